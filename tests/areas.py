@@ -48,9 +48,9 @@ ALWAYS = ("test_repository", "test_imports", "test_budget", "test_names")
 
 # Pattern of a path -> the tests of what is there. The first row that fits a file counts.
 AREAS = {
-    "notebooks/trainer/*": ("test_trainer", "test_site", *TEXT),
+    "notebooks/trainer/*": ("test_trainer", "test_mine", "test_site", *TEXT),
     "notebooks/jobs/*": ("test_hosts", *JOBS, *TEXT),
-    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_trainer", *TEXT, *PAGES, *OPENED),
+    "notebooks/*.ipynb": (ITSELF, "test_slides", "test_mine", *TEXT, *PAGES, *OPENED),
     "notebooks/*": (*TEXT, *PAGES, "browser/test_website", "browser/test_axe"),
     "solutions/*.ipynb": (ITSELF, *EXERCISES),
     "solutions/*": TEXT,
@@ -95,6 +95,7 @@ AREAS = {
     "collectives/watch/steps/*": ("test_steps", "test_timeline", *EXPLAIN),
     "collectives/watch/*": (*JOBS, *EXPLAIN, "test_recorder", "test_hosts", "test_library"),
     "collectives/remote/*": ("test_hosts", "test_engines", "test_ranks"),
+    "helpers/trainer/*": ("test_trainer", "test_mine"),
     "helpers/views/*": ("test_predict", "test_explore", "test_maps", "test_machines", "test_planner", *SITE),
     "helpers/terminal.py": ("test_terminal", "notebooks/01_ranks.ipynb"),
     "tests/test_*.py": (ITSELF,),

@@ -188,7 +188,7 @@ def test_every_room_has_its_page_and_architecture_has_them_all():
     packages = {path.parent for folder in CODE for path in (ROOT / folder).glob("*/__init__.py")} | {
         ROOT / f for f in CODE
     }
-    of_rooms = {"views", "exercise", "model", "inside", "site"}  # parts of a room, on its page
+    of_rooms = {"views", "exercise", "model", "trainer", "inside", "site"}  # parts of a room, on its page
     assert {path.relative_to(ROOT) for path in packages if path.name not in of_rooms} - {Path("collectives")} <= {
         page.parent.relative_to(ROOT) for page in ROOMS
     }

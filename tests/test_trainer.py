@@ -1,7 +1,6 @@
 """The trainer on every mesh: one process's losses and gradients, bytes and memory by formula, and a resumed run."""
 
 import ast
-import functools
 import gc
 import itertools
 import os
@@ -16,115 +15,12 @@ import torch
 
 from collectives import run
 from collectives.log.traffic import count
-from tests import ROOT
+from helpers.trainer.meshes import DIMENSIONS, SAMPLE, SMALL, alone, compare, grid, label, options_of, resume
+from helpers.trainer.swap import TRAINER
 from tests.sampling import spread, when
 
-TRAINER = ROOT / "notebooks" / "trainer"
 sys.path.append(str(TRAINER))
 FILES = sorted(TRAINER.glob("*.py"))
-DIMENSIONS = ("pp", "dp", "fs", "ep", "cp", "tp")
-SMALL = dict(layers=6, width=16, heads=8, length=16, dtype="float64")  # float64: what isn't rounding is a fault
-TOLERANCE = dict(rtol=1e-9, atol=1e-11)
-STEPS = 2
-
-
-def meshes(ranks):
-    """All meshes of so many ranks, without the dimensions of one."""
-    divisors = [n for n in range(1, ranks + 1) if ranks % n == 0]
-    for sizes in itertools.product(divisors, repeat=len(DIMENSIONS)):
-        if prod(sizes) == ranks:
-            yield {name: n for name, n in zip(DIMENSIONS, sizes) if n > 1}
-
-
-def grid():
-    """(mesh, number of experts) of all meshes of 1, 2, 4 and 8 ranks, and of 3 and 6 where layers aren't cut evenly."""
-    for ranks in (1, 2, 4, 8, 3, 6):
-        for mesh in meshes(ranks):
-            if ranks % 3 or {*mesh} <= {"pp", "dp", "fs"}:
-                yield mesh, 8
-                if "ep" not in mesh:
-                    yield mesh, 0
-
-
-def label(mesh, experts):
-    return "-".join(f"{name}{n}" for name, n in mesh.items()) + ("-experts" if experts else "") or "alone"
-
-
-def options_of(mesh, experts):
-    rows = 12 if any(n % 3 == 0 for n in mesh.values()) else 16
-    return dict(SMALL, experts=experts, rows=rows, **mesh)
-
-
-def trained(cases, path, steps=STEPS, folder=None):
-    """Of each case, losses and norms of some steps, and each piece: its name and place, its value, its last gradient."""
-    sys.path.append(path)
-    from checkpoint import load, save
-    from config import Config
-    from train import Trainer
-
-    results = []
-    for options in cases:
-        trainer = Trainer(Config(**options))
-        if folder is not None:
-            load(folder, trainer.optimizer)
-        sums = [trainer.step() for _ in range(steps)]
-        if folder is not None:
-            save(folder, trainer.optimizer)
-        pieces = [(p.name, tuple(p.place), p.first, p.value, p.gradient) for p in trainer.optimizer.pieces]
-        results.append((sums, pieces))
-    return results
-
-
-@functools.cache
-def alone(experts, rows, steps=STEPS):
-    """The same by one process: the model, autograd and torch's own optimizer, and nothing else of the trainer."""
-    from config import Config
-    from data import batch, load_text
-    from model import decoder, loss_of
-
-    config = Config(**SMALL, experts=experts, rows=rows)
-    model, text, sums = decoder(config), load_text(config), []
-    norms = [p for name, p in model.named_parameters() if "norm" in name]
-    matrices = [p for name, p in model.named_parameters() if "norm" not in name]
-    groups = [dict(params=norms, weight_decay=0.0), dict(params=matrices, weight_decay=config.decay)]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
-    for step in range(steps):
-        tokens, targets = batch(text, step, config)
-        optimizer.zero_grad()
-        loss = loss_of(model(tokens), targets, targets.numel())
-        loss.backward()
-        gradients = {name: p.grad.clone() for name, p in model.named_parameters()}
-        sums.append((loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip).item()))
-        optimizer.step()
-    return sums, {name: (p.detach(), gradients[name]) for name, p in model.named_parameters()}
-
-
-def assembled(results, expected):
-    """Each parameter and gradient from all ranks' pieces. Each number is there, from its first rank once."""
-    found = {name: tuple(torch.full_like(t, torch.nan) for t in pair) for name, pair in expected.items()}
-    for name, (width, first, size, start, stop), is_first, *numbers in (piece for r in results for piece in r[1]):
-        for tensor, part in zip(found[name], numbers):
-            where = torch.arange(tensor.numel()).view(-1, width)[:, first : first + size].flatten()[start:stop]
-            here = tensor.view(-1)[where]
-            assert here.isnan().all() or torch.equal(here, part), f"ranks differ in {name}"
-            tensor.view(-1)[where] = part
-    firsts = sum(piece[3].numel() for r in results for piece in r[1] if piece[2])
-    assert firsts == sum(p.numel() for p, _ in expected.values())
-    return found
-
-
-def check(results, expected_sums, expected, words):
-    """results: of each rank, its sums and its pieces."""
-    for sums, _ in results:
-        torch.testing.assert_close(sums, expected_sums, **TOLERANCE, msg=lambda text: f"{words}: {text}")
-    for name, tensors in assembled(results, expected).items():
-        torch.testing.assert_close(tensors, expected[name], **TOLERANCE, msg=lambda text: f"{words}, {name}: {text}")
-
-
-SAMPLE = [
-    {}, {"fs": 2}, {"pp": 2, "tp": 2}, {"dp": 2, "cp": 2, "ep": 2}, {"pp": 2, "fs": 2, "tp": 2}, {"pp": 2, "fs": 2, "cp": 2},
-    {"ep": 2, "cp": 2, "tp": 2}, {"pp": 3, "fs": 2},
-]  # fmt: skip
 
 
 def in_runs():
@@ -139,22 +35,12 @@ def in_runs():
 
 @pytest.mark.parametrize("ranks, cases", list(in_runs()))
 def test_a_mesh_computes_what_one_process_does(ranks, cases):
-    every_options = [options_of(*case) for case in cases]
-    results = run(trained, every_options, str(TRAINER), world_size=ranks, record=False, timeout=300).results
-    for case, options, found in zip(cases, every_options, zip(*results)):
-        check(found, *alone(options["experts"], options["rows"]), label(*case))
+    compare(TRAINER, ranks, cases)
 
 
 def test_a_checkpoint_continues_on_other_meshes(tmp_path):
-    expected_sums, expected = alone(experts=8, rows=12, steps=6)
-    for k, mesh in enumerate(({"pp": 2, "fs": 2, "tp": 2}, {"ep": 2, "cp": 2}, {"fs": 3})):
-        cases = [dict(SMALL, experts=8, rows=12, **mesh)]
-        done = run(trained, cases, str(TRAINER), 2, tmp_path, world_size=prod(mesh.values()), record=False, timeout=120)
-        for ((sums, _),) in done.results:
-            torch.testing.assert_close(sums, expected_sums[2 * k : 2 * k + 2], **TOLERANCE)
-    check([result for (result,) in done.results], expected_sums[4:], expected, "the last")
-    assert (tmp_path / "latest").read_text() == "step6"
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["latest", "step2", "step4", "step6"]
+    resume(TRAINER, tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step2", "step4", "step6"]
 
 
 # --- bytes and memory -----------------------------------------------------------------------
@@ -176,7 +62,7 @@ def counted(options, path):
             complete.append(sum(layer.flat.untyped_storage().nbytes() for layer in trainer.layers))
 
     def chosen(router, inputs, logits):
-        tokens.add_(logits.argmax(-1).bincount(minlength=len(tokens)))
+        tokens.add_(logits.topk(2).indices.flatten().bincount(minlength=len(tokens)))
 
     sys.modules["fsdp"].ShardedLayer = Counted
     trainer = Trainer(Config(**options))
@@ -200,7 +86,7 @@ def formula(options, at, tokens_of):
     at: its coordinates.  tokens_of: for each place along ep, how many tokens choose each expert, in this rank's layers.
     """
     from config import Config
-    from pipeline import part
+    from pipeline import shard_range
 
     c, E = Config(**options), options["experts"]
     ranks = prod(options.get(name, 1) for name in DIMENSIONS)
@@ -211,7 +97,7 @@ def formula(options, at, tokens_of):
         block = [(attention + 2 * w + mlp, c.dp * c.ep * c.cp)]
     layers = [[(vocabulary, c.dp * c.ep * c.cp)], *[block] * c.layers, [(vocabulary + w, c.dp * c.ep * c.cp)]]
     place = at[DIMENSIONS.index("pp")]
-    mine = layers[part(len(layers), place, c.pp)]
+    mine = layers[slice(*shard_range(len(layers), place, c.pp))]
     blocks = sum(layer is block for layer in mine)
     shards = [[(n, -(-n // c.fs), copies) for n, copies in layer] for layer in mine]  # numbers, also of a shard
     padded = [[(c.fs * size * item, copies) for _, size, copies in layer] for layer in shards]
@@ -294,7 +180,7 @@ def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     os.kill(int(workers[3]), signal.SIGKILL)  # torchrun then stops the others
     job.communicate(timeout=120)
     assert job.returncode != 0
-    saved = int((tmp_path / "latest").read_text().removeprefix("step"))
+    saved = max(int(path.name.removeprefix("step")) for path in tmp_path.glob("step*"))
     job = torchrun(4, *program, f"--steps={saved + 4}", "--ep=2", "--cp=2")
     output, words = job.communicate(timeout=300)
     assert job.returncode == 0, words

@@ -6,7 +6,7 @@ from collectives.lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".check_cells": "CheckFailed check_budget check_practice check_values",
+        ".check_cells": "CheckFailed check_budget check_practice check_values mine_or",
         # for files of exercises/tasks
         ".cases": "LARGE Case",
         ".on_rank": "File content",

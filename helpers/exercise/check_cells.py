@@ -5,6 +5,9 @@
     check_budget(distributed_mean)  # ... and does it move no more than it must?
     check_practice(in_sync)  # both at once, for a chapter's short task
 
+    @mine_or  # the learner's from here on, if it is right
+    def in_sync(x): ...
+
 An answer runs on real ranks, at eight world sizes, on inputs it has not seen.
 """
 
@@ -97,15 +100,28 @@ def check_budget(answer: Callable) -> None:
 def check_practice(answer: Callable) -> None:
     """Check the answer to a chapter's short task as check_budget does. One that is not written yet isn't an error."""
     task = task_of(answer)
+    if answer is _answers.get(task.name):
+        print(f"This {task.name} is the course's answer. Run the cell with yours, then this one.")
+        return
+    _passed.pop(task.name, None)
     try:
         tried = attempt_all(task, answer, budget=True)
     except NotWritten:
         print(to_write(task, "Or open the answer below."))
         return
+    _passed[task.name] = answer
     print(wrap(f"Right, in {_tried_words(task)}{_calls(task, tried)}. {_of_the_chapter(task)}"))
     progress.practised(task.name)
     if isinstance(task, Task):
         _show_one(task, tried)
+
+
+def mine_or(answer: Callable) -> Callable:
+    """The learner's function of the same name if it has passed its check, and the course's answer if not; prints which."""
+    name = task_of(answer).name
+    _answers[name] = answer
+    print(f"From here on, {name} is {'yours' if name in _passed else 'ours'}.")
+    return _passed.get(name, answer)
 
 
 def _calls(task: Task | Puzzle, tried: list[TriedCase]) -> str:
@@ -203,6 +219,8 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
 _wrong: set[Any] = set()  # answers that check_values found wrong when it last ran, by _key
 
 # The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
+_passed: dict[str, Callable] = {}  # a learner's functions that passed check_practice when it last ran
+_answers: dict[str, Callable] = {}  # the course's, by mine_or
 _last_attempts: dict[Any, dict[int, list[Attempt]]] = {}
 
 

@@ -25,6 +25,11 @@ def overlaps(ours, theirs):
         (ours if x + n < y + m else theirs).pop()
 
 
+def newest_complete(names):
+    complete = [name for name in names if name.startswith("step") and name[4:].isdigit()]
+    return max(complete, key=lambda name: int(name[4:]), default=None)
+
+
 def save(folder, optimizer):
     """Complete or absent: files are written beside, and the folder gets its name when all ranks have written."""
     folder, name = Path(folder), f"step{optimizer.steps}"
@@ -43,16 +48,14 @@ def save(folder, optimizer):
     dist.barrier()
     if dist.get_rank() == 0:
         unfinished.rename(folder / name)
-        (folder / "latest.unfinished").write_text(name)
-        (folder / "latest.unfinished").rename(folder / "latest")
 
 
 def load(folder, optimizer):
-    """Continue where the latest checkpoint in a folder was written; without one, at the beginning."""
-    latest = Path(folder) / "latest"
-    if not latest.exists():
+    """Continue where the newest checkpoint in a folder was written; without one, at the beginning."""
+    name = newest_complete([entry.name for entry in Path(folder).glob("*")])
+    if name is None:
         return
-    name, missing = latest.read_text(), {piece.name: piece.value.numel() for piece in optimizer.pieces}
+    missing = {piece.name: piece.value.numel() for piece in optimizer.pieces}
     for file in sorted((Path(folder) / name).glob("*.pt")):
         saved = torch.load(file, mmap=True)  # reads a number when it is used
         for piece in optimizer.pieces:
@@ -63,5 +66,5 @@ def load(folder, optimizer):
                         own[at : at + count] = other[there : there + count]
                     missing[piece.name] -= count
     if any(missing.values()):
-        raise ValueError(f"{latest.parent / name} isn't of this model: {max(missing, key=missing.get)} is incomplete")
+        raise ValueError(f"{Path(folder) / name} isn't of this model: {max(missing, key=missing.get)} is incomplete")
     optimizer.steps = int(name.removeprefix("step"))

@@ -17,6 +17,7 @@ class Config:
     width: int = 64
     heads: int = 8
     experts: int = 0  # 0: one MLP per block
+    chosen: int = 2  # experts per token
     length: int = 64
     rows: int = 16  # of all ranks together
     microbatches: int = 2
@@ -40,6 +41,8 @@ class Config:
         if self.ep > 1 and not self.experts:
             raise ValueError(f"--ep {self.ep} needs --experts, a multiple of it")
         self._divides("experts", self.ep, "ep")
+        if 0 < self.experts < self.chosen:
+            raise ValueError(f"--chosen {self.chosen} is more than --experts {self.experts}")
         if self.pp > self.layers + 2:
             raise ValueError(f"--pp {self.pp} is more than {self.layers} layers, an embedding and a head")
 

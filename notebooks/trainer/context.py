@@ -14,9 +14,13 @@ def attend(q, k, v, mask):
     return (scores - lse).exp() @ v, lse
 
 
+def merge_parts(means, lses):
+    lses = torch.stack(lses)
+    return ((lses - lses.logsumexp(0)).exp() * torch.stack(means)).sum(0)
+
+
 def merge(o, lse, o2, lse2):
-    both = torch.logaddexp(lse, lse2)
-    return o * (lse - both).exp() + o2 * (lse2 - both).exp(), both
+    return merge_parts([o, o2], [lse, lse2]), torch.logaddexp(lse, lse2)
 
 
 def ring_shift(x, group):

@@ -20,10 +20,14 @@ def batch(text, step, config):
     return passages[:, :-1], passages[:, 1:]
 
 
+def zigzag_positions(rank, n, length):
+    piece = length // (2 * n)
+    return [k * piece + i for k in (rank, 2 * n - 1 - rank) for i in range(piece)]
+
+
 def zigzag(length, n):
     """The positions of each of n ranks: a piece from the front and one from the back, so that all have equal work."""
-    pieces = torch.arange(length).chunk(2 * n)
-    return [torch.cat([pieces[k], pieces[2 * n - 1 - k]]) for k in range(n)] if n > 1 else [torch.arange(length)]
+    return [torch.tensor(zigzag_positions(rank, n, length)) for rank in range(n)] if n > 1 else [torch.arange(length)]
 
 
 def microbatches(tokens, config, mesh):

@@ -26,8 +26,7 @@ class Piece(NamedTuple):
     place: Place
     value: torch.Tensor  # a view of the shard, as is its gradient
     gradient: torch.Tensor
-    copies: int  # ranks that have it
-    first: bool  # whether this rank is the first of them
+    first: bool  # whether this rank is the first of those that have it
 
 
 def flatten(parameters, n):
@@ -96,9 +95,8 @@ def pieces_of(layer, mesh):
             part = p.shape[1] if dim == 1 else p.numel()
             n, k = (1, 0) if dim is None else (tp, tp_rank)
             place = Place(part * n, part * k, part, start, stop)
-            copies = dist.get_world_size(layer.replicas.group) * (tp if dim is None else 1)
             first = dist.get_rank(layer.replicas.group) == 0 and (dim is not None or tp_rank == 0)
-            yield Piece(name, place, layer.shard[here], layer.gradient[here], copies, first)
+            yield Piece(name, place, layer.shard[here], layer.gradient[here], first)
         at += p.numel()
 
 

@@ -11,10 +11,6 @@ from torch import nn
 VOCABULARY = 256  # a token is a byte
 
 
-def causal_attention(q, k, v):
-    return F.scaled_dot_product_attention(q, k, v, is_causal=True)
-
-
 class Attention(nn.Module):
     """Its number of heads follows from the rows of q, so a rank with half of the rows has half of the heads."""
 
@@ -24,7 +20,7 @@ class Attention(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(config.width, config.width, bias=False) for _ in range(4))
         speeds = 10_000.0 ** (-torch.arange(0, self.size, 2) / self.size)
         self.register_buffer("angles", torch.outer(torch.arange(config.length), speeds), persistent=False)
-        self.kernel = causal_attention
+        self.kernel = partial(F.scaled_dot_product_attention, is_causal=True)
 
     def forward(self, x):  # [rows, length, width]
         q, k, v = (f(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for f in (self.q, self.k, self.v))
@@ -52,20 +48,27 @@ class Experts(nn.ModuleDict):
         return torch.cat([expert(part) for expert, part in zip(self.values(), rows.split(counts))])
 
 
+def route(probabilities, k):
+    best, experts = probabilities.topk(k)
+    return experts, best / best.sum(-1, keepdim=True)
+
+
 class MoE(nn.Module):
-    """A router, which picks one expert per token."""
+    """A router, which picks some experts per token."""
 
     def __init__(self, config):
         super().__init__()
-        self.router = nn.Linear(config.width, config.experts, bias=False)
+        self.chosen, self.router = config.chosen, nn.Linear(config.width, config.experts, bias=False)
         self.experts = Experts({str(k): MLP(config) for k in range(config.experts)})
 
     def forward(self, x):
         rows = x.flatten(0, -2)
-        gate, chosen = self.router(rows).softmax(-1).max(-1)
-        order, y = chosen.argsort(stable=True), torch.zeros_like(rows)
-        y[order] = self.apply_experts(rows[order], chosen.bincount(minlength=self.router.out_features))
-        return (gate[:, None] * y).view_as(x)
+        experts, weights = route(self.router(rows).softmax(-1), self.chosen)
+        order = experts.flatten().argsort(stable=True)
+        counts = experts.flatten().bincount(minlength=len(self.router.weight))
+        y = self.apply_experts(rows[order // self.chosen], counts)
+        y = torch.zeros_like(y).index_copy(0, order, y).unflatten(0, experts.shape)
+        return (weights[..., None] * y).sum(1).view_as(x)
 
     def apply_experts(self, rows, counts):
         return self.experts(rows, counts.tolist())

@@ -12,12 +12,18 @@ def adamw(p, g, m, v, step, lr, decay, beta1=0.9, beta2=0.95, eps=1e-8):
     p.sub_(lr / (1 - beta1**step) * m / ((v / (1 - beta2**step)).sqrt() + eps))
 
 
-def sums_over_ranks(pieces, loss, copies):
-    """The gradient's global norm and the loss, in one all_reduce: each rank adds its share of what several have."""
-    squares = sum((piece.gradient.square().sum() / piece.copies for piece in pieces), torch.zeros_like(loss))
-    sums = torch.stack([squares, loss / copies])
-    dist.all_reduce(sums)
-    return sums[0].sqrt().item(), sums[1].item()
+def norm_of_all(mine, shared):
+    total = mine.square().sum()
+    dist.all_reduce(total)
+    return (total + shared.square().sum()).sqrt()
+
+
+def norm_and_loss(pieces, loss, copies):
+    """The gradient's global norm, to which one rank adds what several have, and the loss, of which each has a share."""
+    norms = torch.stack([piece.gradient.norm() * piece.first for piece in pieces])
+    total = loss / copies
+    dist.all_reduce(total)
+    return norm_of_all(norms, norms.new_zeros(())).item(), total.item()
 
 
 class AdamW:

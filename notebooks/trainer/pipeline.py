@@ -5,20 +5,18 @@ import torch.distributed as dist
 from model import loss_of
 
 
-def part(length, rank, n):
-    """The layers of a stage; the first stages have one more where they don't divide evenly."""
+def shard_range(length, rank, n):
     size, left = divmod(length, n)
     first = rank * size + min(rank, left)
-    return slice(first, first + size + (rank < left))
+    return first, first + size + (rank < left)
 
 
-def one_f_one_b(rank, n, m):
-    """The order of a stage's actions: at most n - rank microbatches are in flight."""
-    num_warmup = min(n - 1 - rank, m)
-    order = [("F", k) for k in range(num_warmup)]
-    for k in range(m - num_warmup):
-        order += [("F", num_warmup + k), ("B", k)]
-    return order + [("B", k) for k in range(m - num_warmup, m)]
+def order_1f1b(rank, ranks, microbatches):
+    warm = min(ranks - 1 - rank, microbatches)
+    order = [f"F{k}" for k in range(warm)]
+    for k in range(microbatches - warm):
+        order += [f"F{warm + k}", f"B{k}"]
+    return order + [f"B{k}" for k in range(microbatches - warm, microbatches)]
 
 
 class Stage:
@@ -32,8 +30,9 @@ class Stage:
         """This rank's share of the loss, 0 but on the last stage. last() is called before the last backward."""
         kept, sending = {}, []
         self.loss = torch.zeros((), device=self.config.device, dtype=getattr(torch, self.config.dtype))
-        for action, k in one_f_one_b(self.rank, self.n, len(tokens)):
-            if action == "F":
+        for action in order_1f1b(self.rank, self.n, len(tokens)):
+            kind, k = action[0], int(action[1:])
+            if kind == "F":
                 kept[k] = self.run_forward(tokens[k], targets[k], sending)
             else:
                 if k == len(tokens) - 1:

@@ -15,8 +15,8 @@ from experts import cut_experts
 from fsdp import pieces_of, shard_model
 from mesh import group_over, make_mesh
 from model import Block, decoder
-from optimizer import AdamW, sums_over_ranks
-from pipeline import Stage, part
+from optimizer import AdamW, norm_and_loss
+from pipeline import Stage, shard_range
 from replicas import Replicas
 from tensor import cut_block
 
@@ -25,8 +25,8 @@ class Trainer:
     def __init__(self, config):
         self.config, self.mesh = config, make_mesh(config)
         self.text = load_text(config)
-        stage = part(config.layers + 2, self.mesh["pp"].get_local_rank(), config.pp)
-        self.model = decoder(config, stage)
+        stage = shard_range(config.layers + 2, self.mesh["pp"].get_local_rank(), config.pp)
+        self.model = decoder(config, slice(*stage))
         for block in self.model:
             if isinstance(block, Block):
                 self.cut(block)
@@ -52,7 +52,7 @@ class Trainer:
         loss = self.stage.step(*(microbatches(t, self.config, self.mesh) for t in (tokens, targets)), self.last)
         self.replicas.wait()
         self.expert_replicas.wait()
-        norm, loss = sums_over_ranks(self.optimizer.pieces, loss, copies=self.config.tp)
+        norm, loss = norm_and_loss(self.optimizer.pieces, loss, copies=self.config.tp)
         self.optimizer.step(norm)
         return loss, norm
 
