@@ -11,7 +11,7 @@ import time
 import pytest
 
 from collectives.collect.transports import TRANSPORTS
-from collectives.watch.explain.text import host_in
+from collectives.watch.explain.host_map import HostMap
 from tests import ROOT
 
 SCRIPT = """
@@ -48,7 +48,8 @@ def test_a_job_that_hangs_is_gathered_from_its_host(tmp_path):
     for rank in range(2):
         assert any(re.search(rf"\.rank{rank}\.\d+\.status\.txt$", name) for name in names), names
     assert [file.read_text() for file in (tmp_path / "hang").glob("*/*train.py")] == [SCRIPT]
-    assert {host_in(name) for name in names if name.endswith(".txt")} == {
+    places = HostMap(names)
+    assert {places.of_file(name) for name in names if name.endswith(".txt")} == {
         socket.gethostname(),
         "",
     }  # missing.txt has none

@@ -17,6 +17,7 @@ import pytest
 
 from collectives.watch.explain import debug_server
 from collectives.watch.explain.command import explain
+from collectives.watch.explain.host_map import host_in
 from collectives.watch.explain.text import Text, line
 from tests import ROOT
 from tests.corpus.dumps import STOP, WORLD, Do, Played
@@ -281,6 +282,79 @@ def test_ras_in_json(tmp_path):
     ), told
 
 
+RAS_JSON = """OK
+{{
+  "nccl_version": "2.29.1",
+  "cuda_runtime_version": 13000,
+  "cuda_driver_version": 13000,
+  "timestamp": "2025-12-19 13:06:53",
+  "communicators_count": 2,
+  "communicators": [
+{}
+  ],
+  "ras": {{
+    "collection_time_sec": 0.000,
+    "timeouts_count": 0
+  }}
+}}
+"""
+
+
+def communicator(name: str, counts: list[int], missing: dict | None = None, error: int = 0) -> str:
+    """A communicator as client_support.cc of NCCL 2.30 writes it."""
+    status = {"init_state": 0, "finalize_called": False, "destroy_flag": False, "abort_flag": False}
+    ranks = [
+        {
+            "rank": rank, "host": f"172.16.64.{rank // 2}", "pid": 1524344 + rank, "cuda_dev": 0, "nvml_dev": 0,
+            "status": status | {"async_error": error * (rank == 0)},
+            "collective_counts": {"Broadcast": 1, "Reduce": 0, "AllGather": 0, "ReduceScatter": 0, "AllReduce": n},
+        }
+        for rank, n in enumerate(counts)
+    ]  # fmt: skip
+    lost = [{"rank": len(counts), "host": "172.16.64.9", "pid": 1, "cuda_dev": 1, "nvml_dev": 1, "status": missing}]
+    about = {"hash": name, "secondary_hash": "0x1:0x2", "size": len(counts) + bool(missing), "ranks_count": len(counts)}
+    about |= {"missing_ranks_count": int(bool(missing)), "ranks": ranks, "missing_ranks": lost if missing else []}
+    return json.dumps(about, indent=2)
+
+
+def test_ras_in_json_as_nccl_writes_it(tmp_path):
+    world = communicator("0xa", [64, 64, 60, 64], {"unresponsive": True, "considered_dead": False})
+    pair = communicator("0xb", [7, 9], error=2)
+    told = said(tmp_path / "both", ras__json=RAS_JSON.format(f"{world},{pair}"))
+    assert "got no answer from rank 4 on 172.16.64.9." in told and "dead" not in told, told
+    assert "Rank 2 is behind: it has launched all_reduce up to 60, and ranks 0, 1 and 3 up to 64." in told
+    assert "'System error', on rank 0 of communicator 0xb." in told
+    assert "Rank 0 of communicator 0xb is behind: it has launched all_reduce up to 7" in told  # not the job's rank 0
+    well = said(tmp_path / "well", ras__json=RAS_JSON.format(communicator("0xa", [64] * 4)))
+    assert well.startswith("NCCL's RAS reports 4 GPUs on 2 hosts running, with equal counts"), well
+    command = [sys.executable, "-m", "collectives", "explain", "-"]
+    done = subprocess.run(command, input=RAS_JSON.format(world), capture_output=True, text=True, cwd=ROOT)
+    assert "Rank 2 is behind" in done.stdout, done
+
+
+def test_ras_of_several_communicators_and_kinds_of_calls(tmp_path):
+    rows = "    0         1         4         8        32        32   RUNNING  MISMATCH\n    1         8         4         1         4        32   RUNNING"
+    text = RAS.replace("    0         1         4         8        32        32   RUNNING", rows)
+    kinds = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllGather operation counts\n  31 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node node1\n"
+    kinds += "  Communicator ranks have different AllReduce operation counts\n  30 ranks have launched up to operation 5\n  2 ranks have not launched any operations\n  Rank 7 -- GPU 3 managed by process 1 on node node1\n  Rank 9 -- GPU 3 managed by process 1 on node node1\n"
+    kinds += "\n#1-3 (beef) MISMATCH\n  Communicator ranks have different Broadcast operation counts\n  3 ranks have launched up to operation 8\n  Rank 1 has launched up to operation 7 -- GPU 3 managed by process 1 on node node8\n"
+    told = said(tmp_path, ras__txt=text.format("MISMATCH", kinds))
+    assert "Rank 7 is behind: it has launched all_gather up to 60" in told, told
+    assert "Ranks 7 and 9 are behind: they have launched all_reduce up to 0" in told
+    assert "Rank 1 of communicator beef is behind: it has launched broadcast up to 7" in told
+
+
+def test_ras_lacks_ranks_and_does_not_call_them_dead(tmp_path):
+    lost = "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 34 on node 172.16.64.213 managing GPU 5\n\n#0-0 (cf26) INCOMPLETE\n  Missing communicator data from {}\n"
+    old = lost.format("9 ranks\n  The missing ranks: 16-23, 28")
+    told = said(tmp_path / "old", ras__txt=RAS.format("INCOMPLETE", old))
+    assert "got no answer from process 34 on 172.16.64.213, GPU 5." in told and "dead" not in told, told
+    assert "lacks the data of 9 ranks: ranks 16-23, 28." in told
+    new = lost.format("1 rank\n  Rank 21 -- GPU 5 managed by process 34 on node 172.16.64.213")
+    told = said(tmp_path / "new", ras__txt=RAS.format("INCOMPLETE", new))
+    assert "lacks the data of 1 rank: rank 21." in told, told
+
+
 # --- stacks -------------------------------------------------------------------------------
 
 SPY = """Process {pid}: python train.py
@@ -431,6 +505,59 @@ def test_the_host_of_the_rank_that_holds_up_all(tmp_path):
         second
         == "Its host node37 reported Xid 79 (the GPU has fallen off the bus) at 05:09:51, 12.1 s before the first wait."
     ), told
+
+
+NAMES = {
+    "fr_cn01_rank0.json": "cn01", "nccl_trace_rank_container-node02_3": "container-node02", "dmesg_f5735d9ffd4f.txt": "f5735d9ffd4f",
+    "node17.rank3.log": "node17", "nccl.gpu-a.example.com.4123": "gpu-a.example.com", "alpha.rank3.4711.stack.txt": "alpha",
+    "stack_alpha_rank3_1.txt": "alpha", "rank3.log": "", "comm_lib_trace_rank_0": "", "pass1_rank0.txt": "", "slurm-4711.out": "",
+    "counters_1.txt": "", "stacks_20261129_115048.txt": "",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_host_in_a_files_name(name):
+    assert host_in(f"/somewhere/{name}") == NAMES[name]
+
+
+@pytest.mark.parametrize("hosts", [("alpha", "beta"), ("r12-s3", "r12-s4"), ("hgx.rack1.example", "hgx.rack2.example")])
+def test_hosts_of_any_spelling_are_learned_from_the_files(hosts, tmp_path):
+    """Each host's log has its ranks, and the silent one is of the host whose other ranks it is between."""
+    for k, host in enumerate(hosts):
+        ranks = [rank for rank in range(4 * k, 4 * k + 4) if rank != 5]
+        (tmp_path / f"{host}.log").write_text("\n".join(lines(rank, 78, 78) for rank in ranks))
+        (tmp_path / f"dmesg_{host}.txt").write_text("[Mon Sep  1 02:00:00 2025] audit: nothing\n")
+    xid = "[Mon Sep  1 05:09:51 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    (tmp_path / f"dmesg_{hosts[1]}.txt").write_text(xid)
+    told = " ".join(explain(tmp_path).split())
+    assert told.startswith("Rank 5 may hold up the other 7"), told
+    assert f"Its host {hosts[1]} (by the order of ranks) reported Xid 79" in told, told
+    assert f"No fault of a GPU, a link or memory is in the kernel's log of {hosts[0]}." in told
+    assert "isn't in these files" not in told and "Nothing is recognized" not in told
+
+
+def test_a_word_in_a_files_name_is_no_host(tmp_path):
+    xid = "[Mon Sep  1 05:09:51 2025] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    told = said(tmp_path, job__log="\n".join(lines(rank, 78, 78) for rank in (0, 1, 3)), events__log=xid)
+    assert "A host that the line does not name reported Xid 79" in told and "ran on" not in told, told
+
+
+def test_what_happened_to_a_host_hours_before_is_not_next_to_the_cause(tmp_path):
+    job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
+    job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    link = "Sep  1 02:00:00 node37 kernel: mlx5_core 0000:5e:00.0 ib0: Link down\n"
+    told = said(tmp_path, job__log=job, dmesg__txt=link)
+    assert "Its host" not in told and "3.2 hours before the first wait, if their clocks have one zone." in told, told
+
+
+def test_a_host_that_cannot_be_reached(tmp_path):
+    texts = {f"node{k}": "\n".join(lines(rank, 78, 78) for rank in range(4 * k, 4 * k + 4)) for k in (0, 2)}
+    texts["node1"] = "[rank4] step 12\n"
+    gathered = "node1: ssh: connect to host node1 port 22: No route to host\n"
+    told = said(tmp_path, collected__txt=gathered, **{f"{host}__log": text for host, text in texts.items()})
+    assert told.splitlines()[1:3] == [
+        "They ran on node1 (by the order of ranks).", "node1 can't be reached by ssh (No route to host)."
+    ], told  # fmt: skip
 
 
 # --- the command --------------------------------------------------------------------------

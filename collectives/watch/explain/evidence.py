@@ -13,28 +13,30 @@ import zlib
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, BinaryIO, Iterable, Iterator
+from typing import Any, Callable, Iterable, Iterator
 
 from . import debug_server, dump, plain, traces
 from .dump import Dump
 from .failures import Failures
+from .host_map import HostMap
 from .hosts import HostEvents
 from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
 from .stacks import Stacks, rank_in
-from .text import LogLine, Text, host_in, line, stamp, unpacked
+from .text import LogLine, Text, line, stamp, unpacked
 from .traces import Trace
 from .waits import DumpedJob
 from .watchdog import Log
 
 STDIN = "-"
+HEAD = 1 << 16  # bytes by which a file's kind is known
 
 
 @dataclass
 class Evidence:
-    """The evidence found in files.  notes: sentences on files that were left out, or that don't fit together."""
+    """Everything that files hold on a job.  notes: sentences on files that were left out, or that don't fit together."""
 
     dumps: list[Dump] = field(default_factory=list)
     traces: list[Trace] = field(default_factory=list)
@@ -45,10 +47,12 @@ class Evidence:
     stacks: Stacks = field(default_factory=Stacks)
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measurements = field(default_factory=Measurements)
-    where: dict[int, str] = field(default_factory=dict)  # by rank, its host
+    prefixes: dict[int, str] = field(default_factory=dict)  # by rank, the host that a line's prefix names
+    host_map: HostMap = field(default_factory=HostMap)
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
+    quiet: list[str] = field(default_factory=list)  # kernel logs without an event
     others: list[str] = field(default_factory=list)  # files that hold nothing known
 
     @property
@@ -56,7 +60,7 @@ class Evidence:
         """The dumps, put together."""
         size = max(self.failures.world, self.ras.gpus)
         seen = 1 + max([*self.watchdog.seen, *(end.rank or 0 for end in self.failures.ends)], default=-1)
-        return DumpedJob({each.rank: each for each in self.dumps}, size=size, seen=seen)
+        return DumpedJob({record.rank: record for record in self.dumps}, size=size, seen=seen)
 
     @property
     def is_empty(self) -> bool:
@@ -75,37 +79,53 @@ class Evidence:
 
 def gather(paths: Iterable[str | Path]) -> Evidence:
     """All that these files and folders hold. Raises FileNotFoundError for a path that is not there."""
-    found, known, files = Evidence(), {}, set(_files(paths))
-    found.records = sorted({file.parent for file in files if _is_record(file.parent)})
+    shared, files = {}, set(_files(paths))
+    evidence = Evidence(host_map=HostMap([str(file) for file in sorted(files)]))
+    evidence.records = sorted({file.parent for file in files if _is_record(file.parent)})
     with _no_cycles():
-        for file in sorted((file for file in files if file.parent not in found.records), key=_in_order):
+        for file in sorted((file for file in files if file.parent not in evidence.records), key=_in_order):
             try:
-                if not _take(file, found, known):
-                    found.others.append(file.name)
+                if not _take(file, evidence, shared):
+                    (evidence.quiet if evidence.host_map.is_kernel_log(file.name) else evidence.others).append(
+                        file.name
+                    )
             except Unusable as error:
-                found.said.append(f"{file} {error}.")
+                evidence.said.append(f"{file} {error}.")
             except OSError as error:
-                found.said.append(f"{file} could not be read: {error.strerror or error}.")
+                evidence.said.append(f"{file} could not be read: {error.strerror or error}.")
         for address in filter(debug_server.is_address, map(str, paths)):
-            _ask(address, found, known)
+            _ask(address, evidence, shared)
         if STDIN in map(str, paths):
-            if not _read_text(sys.stdin.buffer, "standard input", found):
-                found.others.append("standard input")
-    found.where |= found.ras.hosts | found.nccl.host_of
-    found.where |= {end.rank: end.host for end in found.failures.ends if end.rank is not None and end.host}
-    found.where |= {
-        each.rank: host for each in found.dumps if (host := host_in(each.path)) and each.rank not in found.where
-    }
-    found.traces.sort(key=lambda trace: trace.rank)
-    found.dumps = _one_of_each_rank(found)
-    _check_together(found)
-    dumped = {each.rank for each in found.dumps}
-    found.dumps += [each for each in found.watchdog.dumps() if each.rank not in dumped]
-    found.dumps.sort(key=lambda each: each.rank)
-    if found.others:
-        names = ", ".join(found.others[:3]) + ", ..." * (len(found.others) > 3)
-        found.said.append(f"Nothing is recognized in {names}.")
-    return found
+            stdin = _Source(sys.stdin.buffer)
+            try:
+                if not _take_source(stdin, "standard input", stdin.read, evidence, shared):
+                    evidence.others.append("standard input")
+            except Unusable as error:
+                evidence.said.append(f"standard input {error}.")
+    _settle_hosts(evidence)
+    evidence.traces.sort(key=lambda trace: trace.rank)
+    evidence.dumps = _one_of_each_rank(evidence)
+    _check_together(evidence)
+    dumped = {record.rank for record in evidence.dumps}
+    evidence.dumps += [record for record in evidence.watchdog.dumps() if record.rank not in dumped]
+    evidence.dumps.sort(key=lambda record: record.rank)
+    if evidence.quiet:
+        whose = [evidence.host_map.of_file(name) or name for name in evidence.quiet]
+        listed = ", ".join(whose[:6]) + ", ..." * (len(whose) > 6)
+        evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed}.")
+    if evidence.others:
+        names = ", ".join(evidence.others[:3]) + ", ..." * (len(evidence.others) > 3)
+        evidence.said.append(f"Nothing is recognized in {names}.")
+    return evidence
+
+
+def _settle_hosts(evidence: Evidence) -> None:
+    """Find where ranks ran, and give events the host that their file is of."""
+    for record in evidence.dumps:
+        evidence.host_map.take(record.path, {record.rank})
+    ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
+    evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts)
+    evidence.hosts.settle(evidence.host_map)
 
 
 @contextmanager
@@ -142,64 +162,82 @@ def _in_order(file: Path) -> tuple:
     return str(file.parent), re.sub(r"\d+", "", file.name), -1 if rank is None else rank, file.name
 
 
-def _ask(address: str, found: Evidence, known: dict) -> None:
+def _ask(address: str, evidence: Evidence, shared: dict) -> None:
     """Add the answers of a job's debug server."""
     answers = debug_server.ask(address)
     for answer in answers:
-        _add_stacks(answer, address, found)
-    _add_records(answers[-1], address, found, known)
-    found.moved = debug_server.moved(*answers)
+        _add_stacks(answer, address, evidence)
+    _add_records(answers[-1], address, evidence, shared)
+    evidence.moved = debug_server.moved(*answers)
 
 
-def _add_stacks(answer: debug_server.Pages, name: str, found: Evidence) -> None:
+def _add_stacks(answer: debug_server.Pages, name: str, evidence: Evidence) -> None:
     for rank, text in answer.stacks.items():
-        found.stacks.begin(name, rank)
-        for each in text.splitlines():
-            found.stacks.read(line(each))
+        evidence.stacks.begin(name, rank)
+        for record in text.splitlines():
+            evidence.stacks.read(line(record))
 
 
-def _add_records(answer: debug_server.Pages, name: str, found: Evidence, known: dict) -> None:
+def _add_records(answer: debug_server.Pages, name: str, evidence: Evidence, shared: dict) -> None:
     for rank, record in answer.records.items():
-        found.dumps.append(dump.read(record, f"{name}, rank {rank}", known))
+        evidence.dumps.append(dump.read(record, f"{name}, rank {rank}", shared))
 
 
 # --- one file -----------------------------------------------------------------------------
 
 
-def _take(file: Path, found: Evidence, known: dict) -> bool:
+def _take(file: Path, evidence: Evidence, shared: dict) -> bool:
     """Read a file, whatever it is. Returns whether its content is of a known kind."""
     with file.open("rb") as raw:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
-        source: BinaryIO = gzip.GzipFile(fileobj=raw) if packed else raw  # type: ignore[assignment]
         try:
-            head = source.read(1 << 16)
-            source.seek(0)
-            if not head.strip():
-                raise Unusable("is empty: its process was ended before it wrote anything")
-            if head[:1] == b"\x80":
-                content = plain.unpickled(plain.data_of(file))
-                if not dump.is_dump(content):
-                    raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
-                found.dumps.append(dump.read(content, str(file), known))
-                return True
-            if b"\0" in head[:4096]:
-                return False
-            if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
-                return _take_page(plain.data_of(file).decode(errors="replace"), str(file), found, known)
-            if re.match(rb"\s*(\{|\[\s*[{\[])", head) and not _is_lines_of_json(head):
-                return _take_json(file, plain.data_of(file), found, known)
-            return _read_text(source, str(file), found)
+            source = _Source(gzip.GzipFile(fileobj=raw) if packed else raw)
+            return _take_source(source, str(file), lambda: plain.data_of(file), evidence, shared)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise Unusable(f"is compressed and cut short or damaged ({error})") from None
 
 
-def _take_page(text: str, name: str, found: Evidence, known: dict) -> bool:
+class _Source:
+    """A stream whose first bytes are known before they are read."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream, self.head = stream, stream.read(HEAD)
+        self._left = self.head
+
+    def read(self, n: int = -1) -> bytes:
+        left, self._left = self._left, b""
+        return left + self._stream.read(n if n < 0 else max(0, n - len(left)))
+
+
+def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence: Evidence, shared: dict) -> bool:
+    """Read what a file, or standard input, has.  data: reads all of it."""
+    head = source.head
+    if not head.strip():
+        raise Unusable("is empty: its process was ended before it wrote anything")
+    if head[:1] == b"\x80":
+        content = plain.unpickled(data())
+        if not dump.is_dump(content):
+            raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
+        evidence.dumps.append(dump.read(content, path, shared))
+        return True
+    if b"\0" in head[:4096]:
+        return False
+    if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
+        return _take_page(data().decode(errors="replace"), path, evidence, shared)
+    answered = re.match(rb"(\s*OK\s)*\s*", head)  # RAS answers "OK" to SET FORMAT json before the JSON itself
+    start = answered.end() if answered else 0
+    if re.match(rb"\{|\[\s*[{\[]", head[start:]) and not _is_lines_of_json(head):
+        return _take_json(path, data()[start:], evidence, shared)
+    return _read_text(source, path, evidence)
+
+
+def _take_page(text: str, name: str, evidence: Evidence, shared: dict) -> bool:
     """Read a page of the debug server that somebody saved."""
     answer = debug_server.Pages()
     debug_server.add(debug_server.pages(text)[0], answer)
-    _add_stacks(answer, name, found)
-    _add_records(answer, name, found, known)
+    _add_stacks(answer, name, evidence)
+    _add_records(answer, name, evidence, shared)
     return bool(answer.stacks or answer.records)
 
 
@@ -212,103 +250,106 @@ def _is_lines_of_json(head: bytes) -> bool:
         return False
 
 
-def _read_text(file: BinaryIO, path: str, found: Evidence) -> bool:
+def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     """Give the lines of a text to the readers that know them. Returns whether any did."""
     rank = rank_in(path)
     readers: list[Any] = [
-        found.watchdog, found.nccl, found.measured, found.failures, found.hosts, found.ras, found.stacks
+        evidence.watchdog, evidence.nccl, evidence.measured, evidence.failures, evidence.hosts, evidence.ras, evidence.stacks
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)
     text = Text(file, readers)
-    known = _feed(text, readers, found.where)
-    found.watchdog.seen |= text.ranks
+    is_known = _feed(text, readers, evidence.prefixes)
+    evidence.watchdog.seen |= text.ranks
+    evidence.host_map.take(path, text.named if rank is None else {rank})
     name = path.rpartition("/")[2]
     if text.width:
-        found.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
-    if found.watchdog.cut:
-        found.said.append(
-            f"{found.watchdog.cut:,} of the watchdog's lines in {name} are cut off: give the whole ones, from the job's own log."
+        evidence.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
+    if evidence.watchdog.cut:
+        evidence.said.append(
+            f"{evidence.watchdog.cut:,} of the watchdog's lines in {name} are cut off: give the whole ones, from the job's own log."
         )
-    return known
+    return is_known
 
 
-def _feed(lines: Iterable[LogLine], readers: list[Any], where: dict[int, str]) -> bool:
-    known = False
-    for each in lines:
-        if each.rank is not None and each.host:
-            where[each.rank] = each.host
+def _feed(lines: Iterable[LogLine], readers: list[Any], prefixes: dict[int, str]) -> bool:
+    is_known = False
+    for record in lines:
+        if record.rank is not None and record.host:
+            prefixes[record.rank] = record.host
         for reader in readers:
-            if reader.read(each):
-                known = True
-    return any([reader.end() for reader in readers if hasattr(reader, "end")]) or known
+            if reader.read(record):
+                is_known = True
+    return any([reader.end() for reader in readers if hasattr(reader, "end")]) or is_known
 
 
-def _take_json(file: Path, data: bytes, found: Evidence, known: dict) -> bool:
+def _take_json(path: str, data: bytes, evidence: Evidence, shared: dict) -> bool:
     if b'"coll_perf"' in data[:65536]:
-        return found.measured.read_objects(data.decode(errors="replace"))
+        return evidence.measured.read_objects(data.decode(errors="replace"))
     content = plain.unjsoned(data)
     if dump.is_dump(content):
-        found.dumps.append(dump.read(content, str(file), known))
+        evidence.dumps.append(dump.read(content, path, shared))
         return True
     if traces.is_trace(content):
-        trace = traces.read(content, str(file))
+        trace = traces.read(content, path)
         if not trace.spans:
             raise Unusable("is a trace without any collective")
-        if any(other.rank == trace.rank for other in found.traces):
+        if any(other.rank == trace.rank for other in evidence.traces):
             raise Unusable(f"is of rank {trace.rank}, which another trace has already: left out")
-        found.traces.append(trace)
+        evidence.traces.append(trace)
         return True
-    if found.ras.read_json(content) or found.failures.read_error_file(content, str(file)):
+    if evidence.ras.read_json(content) or evidence.failures.read_error_file(content, path):
         return True
     if isinstance(content, list) and content and unpacked(content[0]):
-        records = (unpacked(each) for each in content)
+        records = (unpacked(record) for record in content)
         text = "\n".join(f"{stamp(at)}{words}" for words, at, _, _ in filter(None, records))
-        return _read_text(io.BytesIO(text.encode()), str(file), found)
+        return _read_text(io.BytesIO(text.encode()), path, evidence)
     return False
 
 
 # --- evidence that doesn't fit together ---------------------------------------------------
 
 
-def _one_of_each_rank(found: Evidence) -> list[Dump]:
+def _one_of_each_rank(evidence: Evidence) -> list[Dump]:
     """One dump per rank: the one with the newest call, if there are several."""
     best: dict[int, Dump] = {}
-    for each in found.dumps:
-        other = best.get(each.rank)
+    for record in evidence.dumps:
+        other = best.get(record.rank)
         if other is None:
-            best[each.rank] = each
+            best[record.rank] = record
             continue
-        best[each.rank] = newer = max(other, each, key=_last_made)
-        older = each if newer is other else other
+        best[record.rank] = newer = max(other, record, key=_last_made)
+        older = record if newer is other else other
         if _last_made(older) == _last_made(newer):
             continue  # one record, written twice
-        found.said.append(
-            f"{older.path} and {newer.path} are both of rank {each.rank}: the second has the newer calls and is used."
+        evidence.said.append(
+            f"{older.path} and {newer.path} are both of rank {record.rank}: the second has the newer calls and is used."
         )
     return [best[rank] for rank in sorted(best)]
 
 
-def _last_made(each: Dump) -> int:
-    return each.launches.made[-1] if each.launches else 0
+def _last_made(record: Dump) -> int:
+    return record.launches.made[-1] if record.launches else 0
 
 
 APART_SECONDS = 6 * 3600.0  # between the last calls of ranks, beyond which their files are hardly of one run
 
 
-def _check_together(found: Evidence) -> None:
+def _check_together(evidence: Evidence) -> None:
     """Report signs that dumps are of different runs, and drop the dumps of other runs."""
-    ends = {each.rank: _last_made(each) for each in found.dumps if each.launches}
+    ends = {record.rank: _last_made(record) for record in evidence.dumps if record.launches}
     if not ends:
         return
     newest = max(ends.values())
-    old = [each for each in found.dumps if each.rank in ends and newest - ends[each.rank] > APART_SECONDS * 1e9]
-    for each in old:
-        hours = (newest - ends[each.rank]) / 3.6e12
-        found.said.append(
-            f"{each.path} ends {hours:,.0f} hours before the newest of the others. It is taken to be of another run, and left out."
+    old = [
+        record for record in evidence.dumps if record.rank in ends and newest - ends[record.rank] > APART_SECONDS * 1e9
+    ]
+    for record in old:
+        hours = (newest - ends[record.rank]) / 3.6e12
+        evidence.said.append(
+            f"{record.path} ends {hours:,.0f} hours before the newest of the others. It is taken to be of another run, and left out."
         )
-    found.dumps = [each for each in found.dumps if each not in old]
-    formats = sorted({each.version for each in found.dumps})
+    evidence.dumps = [record for record in evidence.dumps if record not in old]
+    formats = sorted({record.version for record in evidence.dumps})
     if len(formats) > 1:
-        found.said.append(f"The dumps have formats {' and '.join(formats)}: ranks ran different versions of torch.")
+        evidence.said.append(f"The dumps have formats {' and '.join(formats)}: ranks ran different versions of torch.")

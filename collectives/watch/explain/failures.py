@@ -34,7 +34,7 @@ _ITEM = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)"
 _EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _OF_STORE = ("should dump", "sendBytes failed", "recvValue failed", "shut down too early")
 _LOST_WORDS = (
-    *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "waiting for recv operation to complete", "waiting for send operation to complete", "ncclRemoteError",
+    *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "for recv operation to complete", "for send operation to complete", "ncclRemoteError",
     "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
 )  # fmt: skip
 _SUMMARY = ("ChildFailedError", "SignalException")  # raised by torchrun itself
@@ -91,7 +91,7 @@ class Failures:
     marks = (
         b"Traceback", b"Fatal Python", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
         b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
-        b"Exception raised from", b"should dump", b"closing signal", b"onnection",
+        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete",
     )  # fmt: skip
     inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)

@@ -8,7 +8,8 @@ import re
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
-from .text import LogLine, clock, host_in
+from .host_map import HostMap
+from .text import LogLine, clock
 
 # Xids by NVIDIA's catalog. The program is the usual cause of PROGRAMS, the GPU or its links of the others.
 XIDS = {
@@ -27,7 +28,7 @@ NOTES = (63, 92)
 
 @dataclass
 class HostEvent:
-    """A host's event.  kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"."""
+    """A host's event.  kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"; "gone", of a host that can't be reached."""
 
     host: str
     at: float | None
@@ -35,11 +36,12 @@ class HostEvent:
     kind: str = "fault"
     pid: int | None = None
     times: int = 1
+    file: str = ""  # that reports it
 
     def words(self) -> str:
-        where = self.host or "a host whose name the line lacks"
+        where = self.host or "A host that the line does not name"
         times = f", {self.times:,} times" if self.times > 1 else ""
-        return f"{where} reported {self.what}{clock(self.at)}{times}"
+        return f"{where} {'' if self.kind == 'gone' else 'reported '}{self.what}{clock(self.at)}{times}"
 
 
 Make = Callable[[re.Match], tuple[str, str, str, int | None]]  # -> what, kind, host, process
@@ -80,6 +82,7 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
         (r"INFO: task (?P<name>\S+):(?P<pid>\d+) blocked for more than (?P<n>\d+) seconds", _as("that process {pid} ({name}) was blocked for more than {n} s, in a file system or driver")),
         (r"nfs: server (?P<server>\S+) not responding", _as("that the file server {server} doesn't answer")),
         (r"(?:BUG: soft lockup|rcu_sched self-detected stall)", _as("that a CPU was stuck in the kernel")),
+        (rf"ssh: connect to host {_NODE} port \d+: (?P<why>No route to host|Connection timed out|Connection refused)", _as("can't be reached by ssh ({why})", "gone")),
         (rf"Node {_NODE} status is now: NodeNotReady", _as("(Kubernetes) that the node isn't ready")),
         (rf"\bNodeNotReady\b.*?node/{_NODE}", _as("(Kubernetes) that the node isn't ready")),
         (rf"\b(?:OOMKilling|SystemOOM)\b.*?node/{_NODE}", _as("(Kubernetes) that a process was killed for lack of memory", "kill")),
@@ -103,29 +106,35 @@ class HostEvents:
     marks = (
         b"Xid", b"out of memory", b"Out of memory", b"Port module", b"ink is", b"Link ", b"link status", b"arrier", b"EDAC", b"ardware Error", b"achine check",
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
-        b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown",
+        b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host",
     )  # fmt: skip
     inner = ()
     events: list[HostEvent] = field(default_factory=list)
     _known: dict[tuple, HostEvent] = field(default_factory=dict)
-    _file_host: str = ""
+    _file: str = ""
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
-        self._file_host = host_in(path)
+        self._file = path
 
     def read(self, line: LogLine) -> bool:
         for pattern, make in _KINDS:
             if found := pattern.search(line.text):
                 what, kind, host, pid = make(found)
-                host = host or line.host or _prefix(line.text, found.start()) or line.stream or self._file_host
-                if known := self._known.get((host, what)):
+                host = host or line.host or _prefix(line.text, found.start())
+                if known := self._known.get((host or self._file, what)):
                     known.times += 1
                 else:
-                    self._known[host, what] = event = HostEvent(host, line.at, what, kind, pid)
+                    event = HostEvent(host, line.at, what, kind, pid, file=self._file)
+                    self._known[host or self._file, what] = event
                     self.events.append(event)
                 return True
         return False
+
+    def settle(self, host_map: HostMap) -> None:
+        """Give the events without a host the one that their file is of."""
+        for event in self.events:
+            event.host = event.host or host_map.of_file(event.file)
 
     def ordered(self, kinds: Iterable[str]) -> list[HostEvent]:
         """The events of these kinds, in order of time."""

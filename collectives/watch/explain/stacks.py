@@ -14,7 +14,7 @@ from typing import Iterator
 from ...judge.wording.phrases import few
 from ...log.collectives import COLLECTIVES
 from .dump import Frame, in_torch
-from .text import LogLine, host_in
+from .text import LogLine
 
 _PROCESS = re.compile(r"Process (\d+): (.*)")
 _THREAD = re.compile(
@@ -39,7 +39,6 @@ class Stack:
 
     rank: int | None
     path: str
-    host: str = ""
     pid: int | None = None
     command: str = ""
     frames: list[Frame] = field(default_factory=list)
@@ -107,7 +106,7 @@ class Stacks:
             return False
         if process := _PROCESS.match(text):
             rank = line.rank if line.rank is not None else self._rank
-            self._stack, self._reading = self._new(rank, int(process[1]), process[2], line.host), False
+            self._stack, self._reading = self._new(rank, int(process[1]), process[2]), False
             self._stack.is_rank = not re.search(
                 r"torchrun|torch\.distributed\.(?:run|launch)|multiprocessing|py-spy", process[2]
             )
@@ -116,7 +115,7 @@ class Stacks:
             # The main thread is the last one that faulthandler writes.
             rank = line.rank if line.rank is not None else self._rank
             if self._stack is None or self._stack.pid is not None or self._stack.rank != rank:
-                self._stack = self._new(rank, None, "", line.host)
+                self._stack = self._new(rank, None, "")
             self._stack.frames, self._reading = [], True
             return True
         if self._stack is None:
@@ -136,8 +135,8 @@ class Stacks:
             return True
         return False
 
-    def _new(self, rank: int | None, pid: int | None, command: str, host: str) -> Stack:
-        stack = Stack(rank, self._path, host or host_in(self._path), pid, command)
+    def _new(self, rank: int | None, pid: int | None, command: str) -> Stack:
+        stack = Stack(rank, self._path, pid, command)
         self.all.append(stack)
         return stack
 

@@ -4,6 +4,7 @@ The judge decides who holds up whom; here its sentences are joined with how rank
 """
 
 import signal
+from functools import cached_property
 from itertools import chain
 
 from ...format import duration
@@ -15,7 +16,9 @@ from .hosts import HostEvent
 from .messages import Judged
 
 MOST_ENDS = 4  # that are written out
-NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which their clocks aren't compared
+NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
+YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
+OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault explains: no host makes another call
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
 
@@ -78,7 +81,7 @@ class _Firsts:
         lines = [end.words()]
         if end.kind != "killed":
             return lines
-        hosts = {end.host, self._found.where.get(end.rank, "") if end.rank is not None else ""} - {""}
+        hosts = {end.host, self._found.host_map.of_rank.get(end.rank, "") if end.rank is not None else ""} - {""}
         for event in self._found.hosts.ordered(["kill", "fault"]):
             if event.pid is not None and event.pid == end.pid or event.host in hosts:
                 self._done.append(event)
@@ -92,38 +95,66 @@ class _Firsts:
 
     def hosts_of_culprits(self) -> list[str]:
         """The events of the hosts of the ranks that hold up others."""
-        culprits = {rank for cause in self._judged.causes for rank in cause.ranks} if self._judged else set()
-        where = self._found.where
+        causes = [cause for cause in self._judged.causes if cause.kind in OF_HOSTS] if self._judged else []
+        culprits = {rank for cause in causes for rank in cause.ranks}
+        where, by_order = self._found.host_map.of_rank, self._found.host_map.by_order
         lines = []
-        for event in self._found.hosts.ordered(["fault", "kill"]):
+        hosts = sorted({where.get(rank, "") for rank in culprits})
+        if len(culprits) > 1 and len(hosts) == 1 and hosts[0]:
+            lines.append(f"They ran on {hosts[0]}{' (by the order of ranks)' * bool(culprits & by_order)}.")
+        for event in self._found.hosts.ordered(["gone", "fault", "kill"]):
             ranks = sorted(rank for rank in culprits if where.get(rank) == event.host)
-            if event in self._done or not ranks:
+            if event in self._done or not ranks or self._is_far(event):
                 continue
             self._done.append(event)
+            if lines and len(hosts) == 1:
+                lines.append(f"{event.words()}{self._before(event)}.")
+                continue
             whose = "Its" if len(culprits) == 1 else f"The host of {few(ranks)},"
             name = f"host {event.host}" if len(culprits) == 1 else f"{event.host},"
             what = event.words().removeprefix(f"{event.host} ")
+            name += " (by the order of ranks)" * by_order.issuperset(ranks)
             lines.append(f"{whose} {name} {what}{self._before(event)}.")
         return lines
 
+    @cached_property
+    def _first_wait(self) -> float | None:
+        """When the first wait began, in seconds since the epoch; None if that is unknown."""
+        if not self._judged:
+            return None
+        made = (self._judged.launch(wait.event).made / 1e9 for mine in self._judged.waits for wait in mine[:1])
+        return min((at for at in made if at > 1e9), default=None)
+
+    def _after_wait(self, event: HostEvent) -> float | None:
+        """Seconds from the first wait to an event; None if either time is unknown."""
+        first = self._first_wait
+        if first is None or event.at is None:
+            return None
+        return min((event.at - first + days * 86400.0 for days in YEARS), key=abs)
+
+    def _is_far(self, event: HostEvent) -> bool:
+        """Whether an event is hours away from the first wait, as far as their clocks agree."""
+        return abs(self._after_wait(event) or 0.0) > NEAR_SECONDS
+
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
-        if not self._judged or event.at is None:
+        after = self._after_wait(event)
+        if after is None:
             return ""
-        made = (self._judged.launch(wait.event).made / 1e9 for mine in self._judged.waits for wait in mine[:1])
-        first = min((at for at in made if at > 1e9), default=None)
-        if first is None or abs(first - event.at) > NEAR_SECONDS:
-            return ""
-        return f", {duration(abs(first - event.at))} {'before' if event.at <= first else 'after'} the first wait"
+        how = f"{abs(after) / 3600:,.1f} hours" if self._is_far(event) else duration(abs(after))
+        unsure = ", if their clocks have one zone" if self._is_far(event) else ""
+        return f", {how} {'before' if after <= 0 else 'after'} the first wait{unsure}"
 
     def hosts(self) -> list[str]:
         """The other events of hosts."""
-        left = [event for event in self._found.hosts.ordered(["fault", "kill", "program"]) if event not in self._done]
+        kinds = ["gone", "fault", "kill", "program"]
+        left = [event for event in self._found.hosts.ordered(kinds) if event not in self._done]
+        left.sort(key=self._is_far)
         lines = [f"{event.words()}{self._before(event)}." for event in left[:6]]
         if len(left) > 6:
             lines.append(f"({len(left) - 6:,} more events of hosts.)")
-        faulty = {event.host for event in left if event.kind == "fault"}
-        if self._judged and faulty and not any(host in faulty for host in self._found.where.values()):
+        faulty = {event.host for event in left if event.kind == "fault" and event.host}
+        if self._judged and faulty and not any(host in faulty for host in self._found.host_map.of_rank.values()):
             lines.append(
                 f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
             )

@@ -9,7 +9,6 @@ from dataclasses import dataclass, field
 from datetime import datetime, timezone
 from functools import lru_cache
 from itertools import chain
-from pathlib import Path
 from typing import BinaryIO, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
 BLOCK = 4 << 20
@@ -71,7 +70,8 @@ class Text:
     file: BinaryIO
     readers: Sequence[LineReader]
     width: int = 0
-    ranks: set[int] = field(default_factory=set)  # that begin lines
+    ranks: set[int] = field(default_factory=set)  # that begin torch's lines
+    named: set[int] = field(default_factory=set)  # that a line names as its writer
 
     def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []
@@ -81,7 +81,9 @@ class Text:
                 first = False
             if self.width:
                 block = self._joined(block)
-            self.ranks |= set(map(int, set(re.findall(rb"\[rank(\d+)\]:", block))))
+            writers = set(re.findall(rb"\[rank(\d+)\](:?)", block))
+            self.ranks |= {int(rank) for rank, colon in writers if colon}
+            self.named |= {int(rank) for rank, _ in writers}
             for reader in self.readers:
                 if reader not in opened and any(mark in block for mark in reader.marks):
                     opened.append(reader)
@@ -131,7 +133,7 @@ def _is_fresh(raw: bytes) -> bool:
 # --- prefixes -----------------------------------------------------------------------------
 
 _COLOR = re.compile(r"\x1b\[[\d;?]*[A-Za-z]|\[\d{1,2}m(?=\(|\[|\s)")
-_RANK = re.compile(r"\[rank(\d+)\]:\s?")  # torch's c10d logger, and torchrun's exceptions, since 2.2
+_RANK = re.compile(r"\[rank(\d+)\]:?\s?")  # torch's c10d logger, and torchrun's exceptions, since 2.2
 _PREFIXES = (
     re.compile(r"\[pod/(?P<host>[\w.\-]+)/(?P<stream>[\w.\-]+)\] "),  # kubectl logs --prefix
     re.compile(
@@ -253,14 +255,3 @@ def clock(at: float | None) -> str:
 def stamp(at: float | None) -> str:
     """A time as a prefix of a line."""
     return "" if at is None else f"{datetime.fromtimestamp(at, timezone.utc):%Y-%m-%dT%H:%M:%S.%fZ} "
-
-
-def host_in(path: str) -> str:
-    """The host that a file's name shows: node37 for "dmesg_node37.txt"; "" if it shows no host."""
-    name = Path(path).name
-    if gathered := re.fullmatch(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|ras|kernel|gpu|rdma|network)\.txt", name):
-        return gathered[1]  # by `collectives collect`
-    found = re.search(
-        r"(?<![a-zA-Z0-9])((?:node|host|gpu|worker|nid|ip|dgx|compute|cn|n)[\-]?[a-z\-]*\d[\w\-]*?)(?=[._]|$)", name
-    )
-    return found[1] if found else ""

@@ -267,7 +267,8 @@ def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
     for part in cause.parts:
         launch = names.judged.launch(part[0])
         who = few(e.rank for e in part).capitalize()
-        lines.append(f"{who}: {_op(launch.what)} {sizes(launch.what)}{_at(launch.place)}.".replace(" .", "."))
+        passed = f" {sizes(launch.what)}" if sizes(launch.what) else ""
+        lines.append(f"{who}: {_op(launch.what)}{passed}{_at(launch.place)}.")
     return lines + wording.slipped(cause, names)
 
 

@@ -1,0 +1,127 @@
+"""Hosts of a job, by the names that its evidence uses, and the ranks that ran on each.
+
+A name is taken from whatever shows it: a file's name next to a kind of evidence or a rank, the kernel's log, a launcher's
+prefix, NCCL, RAS, torchrun's summary. A word in a file's name alone, as in job.log, does not count.
+"""
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Iterable
+
+_ENDINGS = re.compile(r"(?:\.(?:txt|log|out|err|jsonl?|pickle|pkl|gz|html))+$")
+_COLLECTED = re.compile(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|ras|kernel|gpu|rdma|network|ports|clock)\.txt")
+_RANK = re.compile(r"(?<![a-zA-Z0-9])rank[_\-.]?\d+(?![a-zA-Z0-9])")
+_OF_A_HOST = {"dmesg", "kernel", "kern", "journal", "journalctl", "syslog", "messages"}
+_KINDS = _OF_A_HOST | {
+    "fr", "flight", "recorder", "comm", "lib", "trace", "traces", "nccl", "rank", "dump", "dumps", "record",
+    "stack", "stacks", "pyspy", "py-spy", "faulthandler", "stdout", "stderr", "log", "logs", "ras", "counters", "perfquery",
+    "ibqueryerrors", "ethtool", "nvidia-smi", "smi", "free", "status", "gpu", "network", "rdma", "errors", "error", "attempt",
+}  # fmt: skip
+_NO_HOST = re.compile(r"(?:step|epoch|iter|pass|pid|run|job|try|train|test|eval|slurm|part|shard|round|time|v)?[\-\d]*")
+_ADDRESS = re.compile(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*")
+MOST_ON_A_HOST = 16  # ranks
+
+
+def host_in(path: str) -> str:
+    """The name in a file's name that may be a host's: "gpu-a" for "stack_gpu-a_rank3.txt", or ""."""
+    return _shape(Path(path).name)[0]
+
+
+def _shape(name: str) -> tuple[str, str, bool]:
+    """The part of a file's name that may be a host, the kinds of evidence next to it, and whether it is certainly a host."""
+    if gathered := _COLLECTED.fullmatch(name):
+        return gathered[1], "collect", True
+    parts = re.split(r"([._])", _RANK.sub("rank", _ENDINGS.sub("", name)))
+    words, left = parts[::2], []
+    for k, word in enumerate(words):
+        if word and word not in _KINDS and not _NO_HOST.fullmatch(word):
+            left.append(k)
+    in_row = left and left[-1] - left[0] == len(left) - 1
+    if not in_row or "_" in parts[2 * left[0] + 1 : 2 * left[-1] : 2]:  # a host's name has dots, and no underscores
+        return "", "", False
+    host = "".join(parts[2 * left[0] : 2 * left[-1] + 1])
+    kinds = [word for k, word in enumerate(words) if k not in left and word in _KINDS]
+    is_sure = bool(_OF_A_HOST & set(kinds)) or bool(kinds) and bool(re.search(r"[a-zA-Z].*\d", host))
+    return host, "_".join(kinds), is_sure
+
+
+@dataclass
+class HostMap:
+    """The hosts, and where ranks ran.  by_order: ranks whose host follows from the order of the others alone."""
+
+    files: Iterable[str] = ()
+    hosts: set[str] = field(default_factory=set)
+    of_rank: dict[int, str] = field(default_factory=dict)
+    by_order: set[int] = field(default_factory=set)
+    _ranks_of: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # by file
+
+    def __post_init__(self) -> None:
+        alike: dict[str, set[str]] = defaultdict(set)
+        for name in map(lambda path: Path(path).name, self.files):
+            host, shape, is_sure = _shape(name)
+            if is_sure:
+                self.hosts.add(host)
+            elif host and shape:
+                alike[shape].add(host)
+        self.hosts |= {host for hosts in alike.values() if len(hosts) > 1 for host in hosts}
+
+    @staticmethod
+    def is_kernel_log(path: str) -> bool:
+        """Whether a file's name shows that it is the log of a host's kernel."""
+        name = Path(path).name
+        return bool(re.search(rf"(?<![a-z])({'|'.join(_OF_A_HOST)})(?![a-z])", name))
+
+    def of_file(self, path: str) -> str:
+        """The host that a file is of; "" if its name shows none that is known."""
+        names = (host_in(path), Path(path).parent.name)
+        return next((name for name in names if name in self.hosts), "")
+
+    def take(self, path: str, ranks: Iterable[int]) -> None:
+        """Take note of the ranks that write in a file."""
+        self._ranks_of[path] |= set(ranks)
+
+    def settle(self, *sources: dict[int, str]) -> None:
+        """Find each rank's host.  sources: by rank, the host that evidence names for it, the most certain first."""
+        self.hosts |= {host for hosts in sources for host in hosts.values() if not _ADDRESS.fullmatch(host)}
+        self._learn_from_ranks()
+        hosts_of: dict[int, set[str]] = defaultdict(set)
+        for path, ranks in self._ranks_of.items():
+            if host := self.of_file(path):
+                for rank in ranks:
+                    hosts_of[rank].add(host)
+        of_files = {rank: min(hosts) for rank, hosts in hosts_of.items() if len(hosts) == 1}
+        for hosts in (*sources, of_files):
+            for rank, host in hosts.items():
+                before = self.of_rank.get(rank, "")
+                if host and (not before or _ADDRESS.fullmatch(before)):
+                    self.of_rank[rank] = host
+        self._by_blocks()
+
+    def _learn_from_ranks(self) -> None:
+        """Files named alike, alpha.log and beta.log, of which each rank writes in one: each is a host's."""
+        writers = {
+            host_in(path): ranks for path, ranks in self._ranks_of.items() if ranks and not _shape(Path(path).name)[1]
+        }
+        sets = [ranks for name, ranks in writers.items() if name]
+        if len(sets) > 1 and sum(map(len, sets)) == len(set().union(*sets)):
+            self.hosts |= {name for name in writers if name}
+
+    def _by_blocks(self) -> None:
+        """Fill in hosts of ranks where all others are in blocks, as launchers number them."""
+        ranks: dict[str, set[int]] = defaultdict(set)
+        for rank, host in self.of_rank.items():
+            ranks[host].add(rank)
+        if len(ranks) < 2:
+            return
+        for size in range(max(map(len, ranks.values())), MOST_ON_A_HOST + 1):
+            blocks = {host: {rank // size for rank in numbers} for host, numbers in ranks.items()}
+            starts = [min(numbers) for numbers in blocks.values()]
+            if all(len(numbers) == 1 for numbers in blocks.values()) and len(set(starts)) == len(starts):
+                for host, start in zip(blocks, starts):
+                    for rank in range(start * size, (start + 1) * size):
+                        if rank not in self.of_rank:
+                            self.of_rank[rank] = host
+                            self.by_order.add(rank)
+                return
