@@ -6,6 +6,7 @@ the readers.
 
 import io
 import json
+import logging
 import os
 import socket
 import subprocess
@@ -14,6 +15,9 @@ import time
 import urllib.request
 
 import pytest
+from tabulate import tabulate
+from torch.distributed.debug._debug_handlers import Collective, FlightRecorderHandler
+from torch.distributed.debug._frontend import Response
 
 from collectives.watch.explain import debug_server
 from collectives.watch.explain.command import explain
@@ -453,6 +457,32 @@ def test_the_debug_server_of_a_job_that_hangs(tmp_path, monkeypatch):
     assert explain(tmp_path / "saved").startswith("Rank 1 holds up the other 2: it has not made all_reduce #2.")
 
 
+TP = ("1", "tp")
+
+
+def test_tables_of_flight_records_as_torch_writes_them(tmp_path, caplog):
+    """Of the debug server's files and pages, and of torchfrtrace: torch's own code makes them of played NCCL dumps."""
+    steps = [Do("all_reduce", TP if k % 2 else WORLD, line=k) for k in range(6)]
+    groups = {WORLD: (0, 1, 2, 3), TP: (0, 1, 2, 3)}
+    job = Played(groups, [steps, steps, [*steps[:3], STOP], steps])
+    replies = [Response(200, json.dumps(job.dump(rank), default=str)) for rank in range(4)]
+    addresses = [f"http://host{rank}:1" for rank in range(4)]
+    caplog.set_level(logging.INFO, "Flight Recorder")
+    tables = FlightRecorderHandler._build_db(addresses, replies)
+    printed = "\n".join(caplog.messages)
+    rows, columns = tables.collectives, Collective._fields
+    first = "Rank 2 holds up the other 3: it has not made all_reduce #2 of group tp.\n"
+    texts = {
+        "plain": f"PARTIAL DATA: 3/4 workers responded\n  Rank 3: timed out\n\n=== FR Trace ===\n--- Collectives ---\n{tabulate(rows, headers=columns, tablefmt='plain')}",
+        "page": f"<!doctype html><html><h2>Collectives</h2>{tabulate(rows, headers=columns, tablefmt='html')}</html>",
+        "printed": printed,
+    }
+    for kind, text in texts.items():
+        told = said(tmp_path / kind, fr_trace_20261129_115044__txt=text)
+        assert told.startswith(first), (kind, told)
+        assert ("Rank 3 didn't answer the debug server: timed out." in told) is (kind == "plain")
+
+
 def is_open(port: int) -> bool:
     with socket.socket() as client:
         return client.connect_ex(("localhost", port)) == 0
@@ -558,6 +588,103 @@ def test_a_host_that_cannot_be_reached(tmp_path):
     assert told.splitlines()[1:3] == [
         "They ran on node1 (by the order of ranks).", "node1 can't be reached by ssh (No route to host)."
     ], told  # fmt: skip
+
+
+PERFQUERY = """{host}  2026-05-19 03:{minute}:02  # perfquery -x, mlx5_3
+# Port extended counters: Lid 21 port 1 (CapMask: 0x5A00)
+PortXmitData:....................81000000000000
+SymbolErrorCounter:..............{symbols}
+LinkDownedCounter:...............{downs}
+
+"""
+
+
+def test_the_port_counters_that_grow(tmp_path):
+    """Not the largest ones: they may be of last year."""
+    first = PERFQUERY.format(host="alpha", minute="10", symbols=48112, downs=3)
+    first += PERFQUERY.format(host="beta", minute="10", symbols=1207, downs=2)
+    later = PERFQUERY.format(host="alpha", minute="25", symbols=48112, downs=3)
+    later += PERFQUERY.format(host="beta", minute="25", symbols=9833, downs=5)
+    once = said(tmp_path / "once", counters__txt=first)
+    assert once.startswith("Counters of alpha, mlx5_3: SymbolErrorCounter 48,112") and "read them again" in once, once
+    told = said(tmp_path / "twice", counters_1__txt=first, counters_2__txt=later)
+    assert told.startswith(
+        "Counters of beta, mlx5_3 grew between two readings: SymbolErrorCounter by 8,626 to 9,833, LinkDownedCounter by 3 to 5: "
+        "a bad cable, port or NIC.\nThe counters of alpha did not grow"
+    ), told  # fmt: skip
+
+
+COUNTERS = {
+    'Errors for "node3 mlx5_0"\n   GUID 0xe41d2d0300abcd port 1: [SymbolErrorCounter == 12] [PortXmitWait == 4096]\n': "Counters of node3, mlx5_0 port 1: SymbolErrorCounter 12.",
+    "node3: link mlx5_0/1 rx_write_requests 12 out_of_sequence 77 packet_seq_err 5 local_ack_timeout_err 9 \n": "local_ack_timeout_err 9",
+    "/sys/class/net/eth0/statistics/rx_errors:91\n/sys/class/net/eth0/statistics/tx_dropped:0\n": "eth0: rx_errors 91.",
+    "node3$ ethtool -S eth5\nNIC statistics:\n     rx_prio3_pause: 123\n     rx_bytes: 9\n": "rx_prio3_pause 123",
+    "# Port counters: Lid 2 port 1 (CapMask: 0x00)\nLinkDownedCounter:...............255\n": "at its largest value can't grow (LinkDownedCounter)",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", COUNTERS)
+def test_counters_of_other_commands(text, tmp_path):
+    told = said(tmp_path, counters__txt=text)
+    assert COUNTERS[text] in told and "rx_bytes" not in told and "Nothing is recognized" not in told, told
+
+
+def test_the_small_files_that_collect_gathers(tmp_path):
+    texts = {
+        f"node{k}.rank{k}.9.status__txt": f"Name:\tpython\nState:\t{'T (stopped)' if k == 2 else 'S (sleeping)'}\nPPid:\t1\n"
+        for k in range(4)
+    }
+    texts["missing__txt"] = "Missing:\n" + "".join(
+        f"node{k}.rank{k}.9.stack.txt (the line that the rank is at (needs py-spy)): sh: 1: py-spy: not found.\n" for k in range(4)
+    ) + "node7: not reachable: ssh: connect to host node7 port 22: No route to host.\n"  # fmt: skip
+    texts["node0.network__txt"] = "/sys/class/net/eth0/statistics\n/sys/class/net/eth0/statistics/rx_errors:0\n"
+    texts["node0.clock__txt"] = "clock 2026-11-29 03:10:02 +0100\n"
+    told = said(tmp_path, **texts)
+    assert told.startswith("Rank 2's process is stopped"), told
+    assert "node7 can't be reached by ssh (No route to host)." in told
+    assert "Not collected: stack of ranks 0-3 (sh: 1: py-spy: not found)." in told
+    assert "Nothing is recognized" not in told and "Rank 0's" not in told
+
+
+# --- clocks -------------------------------------------------------------------------------
+
+
+def test_clocks_that_are_hours_apart_order_nothing(tmp_path):
+    """The first cause is 12 s earlier by true time, and an hour later by its host's clock."""
+    first = trace(2, "IndexError: 4096", at="2025-03-04 11:02:01 ")
+    told = said(tmp_path / "apart", beta__log=first, alpha__log=trace(0, "KeyError: 7", at="2025-03-04 10:02:13 "))
+    assert "The last times in beta.log and alpha.log differ by 1 hour, almost exactly" in told, told
+    assert "which came first isn't known" in told
+    told = said(tmp_path / "alike", beta__log=first, alpha__log=trace(0, "KeyError: 7", at="2025-03-04 11:02:13 "))
+    assert told.startswith("Rank 2 raised IndexError") and "zones" not in told, told
+    zones = {
+        f"{host}.clock__txt": f"clock 2026-11-29 03:10:02 {zone}\n" for host, zone in (("a", "+0000"), ("b", "+0200"))
+    }
+    told = said(tmp_path / "collected", job__log=first + trace(0, "KeyError: 7"), **zones)
+    assert "different zones (+0000 on a, +0200 on b), so times are not compared" in told, told
+
+
+def test_an_event_at_the_same_minute_of_a_different_hour(tmp_path):
+    job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
+    job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    xid = "Sep  1 03:09:51 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    told = said(tmp_path, job__log=job, dmesg__txt=xid)
+    assert "at 03:09:51, 2 hours before the first wait, or 12.1 s from it if their clocks' zones differ." in told, told
+
+
+@pytest.mark.parametrize(
+    "number, sentence",
+    [
+        ("02", "They part in <module>: rank 6 is at train.py:24, and the others are at train.py:22, in another round of calls that all have "
+               "made before. So it left that loop with one round fewer (compare the batches of each rank), or it took a different branch."),
+        ("05", "They part in train: rank 5 is at train.py:19, and the others are at train.py:20, in another round of calls that all have "
+               "made before. So it took a different branch."),
+    ],
+)  # fmt: skip
+def test_where_ranks_part_that_make_different_calls(number, sentence):
+    """Recorded incidents: a rank with one batch fewer, and a branch that a rank took alone. No host is blamed."""
+    told = explain(ROOT / "exercises" / "incidents" / number)
+    assert sentence in told and "Its host" not in told, told
 
 
 # --- the command --------------------------------------------------------------------------

@@ -23,6 +23,7 @@ OF_A_RANK = (
     Probe("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
 )
 OF_A_HOST = (
+    Probe("clock", "date '+clock %F %T %z'", "the zone of its times"),
     Probe(
         "ras",
         "timeout 20 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"verbose status\\n\" >&3 && cat <&3'",

@@ -77,6 +77,12 @@ def pages(text: str) -> tuple[dict[int, str], set[int]]:
     return found, silent
 
 
+def text_of_tables(text: str) -> str:
+    """A page's tables as text, a line for each row."""
+    rows = re.findall(r"<tr[^>]*>(.*?)</tr>", text, re.DOTALL)
+    return "\n".join(html.unescape(re.sub(r"<[^>]+>", " ", row.replace("\n", " "))) for row in rows)
+
+
 def add(page: dict[int, str], answer: Pages) -> None:
     """Add a page, of records or of stacks."""
     for rank, text in page.items():

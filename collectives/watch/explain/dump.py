@@ -152,6 +152,9 @@ class Dump:
     unknown: list[str] = field(default_factory=list)  # facts that it lacks, as the end of a sentence
     from_log: bool = False  # it isn't a dump, but made from a log's lines about the rank
     written: int = 0  # nanoseconds since the epoch, when all this was so; 0: unknown, as in a dump
+    callers: dict[Frame, tuple[Frame, ...]] = field(
+        default_factory=dict
+    )  # by a call's place, the program's frames around it
 
 
 def rank_of(path: str) -> int | None:
@@ -192,6 +195,7 @@ class _Reader:
             for name, about in (data.get("pg_config") or {}).items()
         }
         self._stacks: dict[tuple[int, ...], tuple[str, Frame | None]] = {}
+        self._callers: dict[Frame, tuple[Frame, ...]] = {}
         self._forms: dict[tuple, Form] = {}
         states = {e["state"] for e in self._entries if "state" in e}
         # A recorder that never sees a state change marks the end by retiring an entry, even one that failed.
@@ -210,7 +214,7 @@ class _Reader:
             unknown.append("the sends and receives, which gloo does not record")
         return Dump(
             self._rank, self._path, self._version, " and ".join(sorted(names)), str(self._data.get("comm_lib_version", "")),
-            self._groups, launches, records[0] if records else 0, whole, unknown,
+            self._groups, launches, records[0] if records else 0, whole, unknown, callers=self._callers,
         )  # fmt: skip
 
     def _numbers(self, unknown: list[str]) -> list[int]:
@@ -313,8 +317,11 @@ class _Reader:
         key = tuple(map(id, frames))  # a dump has each frame once
         if key not in self._stacks:
             outside = [f for f in frames if not in_torch(f["filename"])]
-            own = next((f for f in outside if "-packages/" not in f["filename"]), outside[0] if outside else None)
-            place = own and self._shared(Frame(own["filename"], own["line"], own["name"]))
+            program = [f for f in outside if "-packages/" not in f["filename"]] or outside[:1]
+            places = [self._shared(Frame(f["filename"], f["line"], f["name"])) for f in program]
+            place = places[0] if places else None
+            if place:
+                self._callers[place] = tuple(places[1:])
             self._stacks[key] = ops.op_of(frames[0]["name"]), place
         return self._stacks[key]
 

@@ -16,8 +16,11 @@ from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
 from . import debug_server, dump, plain, traces
+from .collected import Collected
+from .counters import PortCounters
 from .dump import Dump
 from .failures import Failures
+from .fr_tables import FlightTables
 from .host_map import HostMap
 from .hosts import HostEvents
 from .measured import Measurements
@@ -44,11 +47,16 @@ class Evidence:
     failures: Failures = field(default_factory=Failures)
     hosts: HostEvents = field(default_factory=HostEvents)
     ras: Ras = field(default_factory=Ras)
+    counters: PortCounters = field(default_factory=PortCounters)
+    tables: FlightTables = field(default_factory=FlightTables)
+    collected: Collected = field(default_factory=Collected)
     stacks: Stacks = field(default_factory=Stacks)
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measurements = field(default_factory=Measurements)
     prefixes: dict[int, str] = field(default_factory=dict)  # by rank, the host that a line's prefix names
     host_map: HostMap = field(default_factory=HostMap)
+    clocks: dict[str, float] = field(default_factory=dict)  # by file, the time of the last line on how the job ended
+    zones: str = ""  # a sentence on files whose clocks are hours apart
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
@@ -74,7 +82,10 @@ class Evidence:
         """Whether there is evidence on how processes ended, or where they are, besides calls."""
         failures = self.failures
         met = failures.joined or failures.unreached or failures.barrier or failures.parts
-        return bool(failures.ends or failures.follow or met or self.hosts.events or self.ras.is_ras or self.stacks.all)
+        reports = (
+            self.hosts.events or self.ras.is_ras or self.stacks.all or self.counters.ports or self.collected.states
+        )
+        return bool(failures.ends or failures.follow or met or reports)
 
 
 def gather(paths: Iterable[str | Path]) -> Evidence:
@@ -103,11 +114,13 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
             except Unusable as error:
                 evidence.said.append(f"standard input {error}.")
     _settle_hosts(evidence)
+    _check_clocks(evidence)
     evidence.traces.sort(key=lambda trace: trace.rank)
     evidence.dumps = _one_of_each_rank(evidence)
     _check_together(evidence)
-    dumped = {record.rank for record in evidence.dumps}
-    evidence.dumps += [record for record in evidence.watchdog.dumps() if record.rank not in dumped]
+    for source in (evidence.tables, evidence.watchdog):
+        dumped = {record.rank for record in evidence.dumps}
+        evidence.dumps += [record for record in source.dumps() if record.rank not in dumped]
     evidence.dumps.sort(key=lambda record: record.rank)
     if evidence.quiet:
         whose = [evidence.host_map.of_file(name) or name for name in evidence.quiet]
@@ -126,6 +139,7 @@ def _settle_hosts(evidence: Evidence) -> None:
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts)
     evidence.hosts.settle(evidence.host_map)
+    evidence.counters.settle(evidence.host_map)
 
 
 @contextmanager
@@ -238,7 +252,8 @@ def _take_page(text: str, name: str, evidence: Evidence, shared: dict) -> bool:
     debug_server.add(debug_server.pages(text)[0], answer)
     _add_stacks(answer, name, evidence)
     _add_records(answer, name, evidence, shared)
-    return bool(answer.stacks or answer.records)
+    tables = debug_server.text_of_tables(text)
+    return _read_text(io.BytesIO(tables.encode()), name, evidence) or bool(answer.stacks or answer.records)
 
 
 def _is_lines_of_json(head: bytes) -> bool:
@@ -254,12 +269,13 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     """Give the lines of a text to the readers that know them. Returns whether any did."""
     rank = rank_in(path)
     readers: list[Any] = [
-        evidence.watchdog, evidence.nccl, evidence.measured, evidence.failures, evidence.hosts, evidence.ras, evidence.stacks
+        evidence.watchdog, evidence.nccl, evidence.measured, evidence.failures, evidence.hosts, evidence.ras, evidence.stacks, evidence.counters,
+        evidence.collected, evidence.tables,
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)
     text = Text(file, readers)
-    is_known = _feed(text, readers, evidence.prefixes)
+    is_known = _feed(text, path, readers, evidence)
     evidence.watchdog.seen |= text.ranks
     evidence.host_map.take(path, text.named if rank is None else {rank})
     name = path.rpartition("/")[2]
@@ -272,14 +288,16 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     return is_known
 
 
-def _feed(lines: Iterable[LogLine], readers: list[Any], prefixes: dict[int, str]) -> bool:
+def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evidence) -> bool:
     is_known = False
     for record in lines:
         if record.rank is not None and record.host:
-            prefixes[record.rank] = record.host
+            evidence.prefixes[record.rank] = record.host
         for reader in readers:
             if reader.read(record):
                 is_known = True
+                if record.at and reader in (evidence.watchdog, evidence.failures):
+                    evidence.clocks[path] = max(record.at, evidence.clocks.get(path, 0.0))
     return any([reader.end() for reader in readers if hasattr(reader, "end")]) or is_known
 
 
@@ -330,6 +348,37 @@ def _one_of_each_rank(evidence: Evidence) -> list[Dump]:
 
 def _last_made(record: Dump) -> int:
     return record.launches.made[-1] if record.launches else 0
+
+
+HOUR = 3600.0
+NEAR_HOUR = 120.0  # seconds from whole hours within which the ends of one job's logs are taken for one moment
+MOST_HOURS = 14
+
+
+def hours_apart(seconds: float) -> int:
+    """The whole hours by which two clocks differ, if these are one moment; 0 if they aren't, or the clocks agree."""
+    hours = round(seconds / HOUR)
+    return hours if abs(seconds - hours * HOUR) <= NEAR_HOUR and abs(hours) <= MOST_HOURS else 0
+
+
+def _check_clocks(evidence: Evidence) -> None:
+    """Report files whose last lines are whole hours apart: their clocks have different zones, and can't order events."""
+    zones = evidence.collected.zones
+    if len(zones) > 1:
+        listed = ", ".join(
+            f"{zone} on {evidence.host_map.of_file(min(files))}" for zone, files in sorted(zones.items())
+        )
+        evidence.zones = f"The hosts' clocks have different zones ({listed}), so times are not compared."
+        return
+    first = min(evidence.clocks, key=lambda path: evidence.clocks[path], default="")
+    apart = {path: hours_apart(at - evidence.clocks[first]) for path, at in evidence.clocks.items()}
+    if later := {path: hours for path, hours in apart.items() if hours}:
+        path, hours = max(later.items(), key=lambda item: item[1])
+        names = Path(path).name, Path(first).name
+        evidence.zones = (
+            f"The last times in {names[0]} and {names[1]} differ by {hours} hour{'s' * (hours != 1)}, almost exactly: their clocks have different "
+            "zones, it seems. So which came first isn't known."
+        )
 
 
 APART_SECONDS = 6 * 3600.0  # between the last calls of ranks, beyond which their files are hardly of one run

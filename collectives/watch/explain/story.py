@@ -10,7 +10,7 @@ from itertools import chain
 from ...format import duration
 from ...judge.wording.phrases import few
 from . import words
-from .evidence import Evidence
+from .evidence import Evidence, hours_apart
 from .failures import End
 from .hosts import HostEvent
 from .messages import Judged
@@ -35,11 +35,12 @@ def verdict(found: Evidence) -> list[str]:
         if found.ras.is_whole and job.is_partial:
             lines += found.ras.sentences()
         lines += [headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
-    others = [*found.moved, *found.failures.sentences()]
+    others = [*found.moved, *found.tables.sentences(), *found.failures.sentences()]
     if not (judged and job and found.ras.is_whole and job.is_partial):
         others += found.ras.sentences()
+    others += found.collected.sentences()
     others += found.stacks.sentences(job.world_size if job and job.is_stated else 0)
-    others += [*first.hosts(), *found.failures.consequences()]
+    others += [*first.hosts(), *found.counters.sentences(found.host_map), *found.failures.consequences()]
     paragraphs = []
     if judged and job:
         paragraphs = ["\n".join(lines)]
@@ -60,11 +61,15 @@ class _Firsts:
     def __init__(self, found: Evidence, judged: Judged | None) -> None:
         self._found, self._judged = found, judged
         self._roots = found.failures.roots()
+        if found.zones:  # the first in time isn't known
+            self._roots.sort(key=lambda end: -1 if end.rank is None else end.rank)
         self._done: list[HostEvent] = []
 
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""
         lines = list(chain(*map(self._end, self._roots[:MOST_ENDS])))
+        if self._found.zones and len(self._roots) > 1:
+            lines.append(self._found.zones)
         if len(self._roots) > MOST_ENDS:
             lines.append(f"({len(self._roots) - MOST_ENDS:,} more ended by themselves.)")
         failures = self._found.failures
@@ -133,17 +138,23 @@ class _Firsts:
         return min((event.at - first + days * 86400.0 for days in YEARS), key=abs)
 
     def _is_far(self, event: HostEvent) -> bool:
-        """Whether an event is hours away from the first wait, as far as their clocks agree."""
-        return abs(self._after_wait(event) or 0.0) > NEAR_SECONDS
+        """Whether an event is hours away from the first wait, whatever the zones of their clocks."""
+        after = self._after_wait(event) or 0.0
+        return abs(after) > NEAR_SECONDS and not hours_apart(after)
 
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
         after = self._after_wait(event)
         if after is None:
             return ""
-        how = f"{abs(after) / 3600:,.1f} hours" if self._is_far(event) else duration(abs(after))
-        unsure = ", if their clocks have one zone" if self._is_far(event) else ""
-        return f", {how} {'before' if after <= 0 else 'after'} the first wait{unsure}"
+        how, order = duration(abs(after)), "before" if after <= 0 else "after"
+        if abs(after) <= NEAR_SECONDS and not self._found.zones:
+            return f", {how} {order} the first wait"
+        if hours := hours_apart(after):
+            how, near = f"{abs(hours)} hour{'s' * (abs(hours) != 1)}", duration(abs(after - 3600.0 * hours))
+            return f", {how} {order} the first wait, or {near} from it if their clocks' zones differ"
+        how = f"{abs(after) / 3600:,.1f} hours" if abs(after) > NEAR_SECONDS else how
+        return f", {how} {order} the first wait, if their clocks have one zone"
 
     def hosts(self) -> list[str]:
         """The other events of hosts."""
@@ -162,7 +173,7 @@ class _Firsts:
 
     def missing(self) -> list[str]:
         """Sentences on evidence that would decide, and how to get it."""
-        found, lines = self._found, []
+        found, lines = self._found, self._found.collected.gaps()
         if (
             found.failures.ends
             and not self._roots

@@ -19,6 +19,7 @@ from .messages import Judged
 from .waits import DumpedJob
 from .watchdog import ONLY_LOG
 
+FIRST_TIME = 1_000_000_000  # nanoseconds; less than that is an order alone
 MOST_ROWS = 40  # of the table
 MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which the report begins with that
 MOST_LINES = 4  # of a list of ranks in it
@@ -239,7 +240,9 @@ def _lasts(names: Names, ranks: Iterable[int]) -> list[str]:
     lines = []
     for rank in ranks[:4]:
         if launch := job.latest(rank):
-            ago = "" if job.dumps[rank].from_log else f", {names.ago(launch)}"  # a log has times for failed calls alone
+            ago = (
+                "" if job.dumps[rank].from_log or launch.made < FIRST_TIME else f", {names.ago(launch)}"
+            )  # a log has times for failed calls alone
             lines.append(f"Rank {rank}'s last call is {_launch_name(job, launch)}{_at(launch.place)}{ago}.")
         else:
             lines.append(f"Rank {rank} has made no call at all.")
@@ -269,7 +272,35 @@ def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
         who = few(e.rank for e in part).capitalize()
         passed = f" {sizes(launch.what)}" if sizes(launch.what) else ""
         lines.append(f"{who}: {_op(launch.what)}{passed}{_at(launch.place)}.")
-    return lines + wording.slipped(cause, names)
+    return lines + wording.slipped(cause, names) + _parted_in(names, cause)
+
+
+def _parted_in(names: Names, cause: Cause) -> list[str]:
+    """The function in which the ranks of two parts are at different lines, if a call of the most has been made in earlier rounds."""
+    if len(cause.parts) != 2 or cause.slip:
+        return []
+    stacks = []
+    for part in cause.parts:
+        dump, place = names.job.dumps[part[0].rank], names.judged.launch(part[0]).place
+        if place is None:
+            return []
+        stacks.append((*reversed(dump.callers.get(place, ())), place))
+        if sum(form.place == names.judged.launch(cause.parts[0][0]).place for form in dump.launches.forms) < 2:
+            return []
+    most, odd = next(((a, b) for a, b in zip(*stacks) if a != b), (None, None))
+    if not most or not odd or (most.file, most.function) != (odd.file, odd.function):
+        return []
+    who, file = few(e.rank for e in cause.parts[1]), odd.file.rpartition("/")[2]
+    it = "it" if len(cause.parts[1]) == 1 else "they"
+    left = (
+        f"{it} left that loop with one round fewer (compare the batches of each rank), or "
+        if odd.number > most.number
+        else ""
+    )
+    return [
+        f"They part in {odd.function}: {who} {'is' if it == 'it' else 'are'} at {file}:{odd.number}, and the others are at {file}:{most.number}, in "
+        f"another round of calls that all have made before. So {left}{it} took a different branch."
+    ]
 
 
 def _to_mismatch(names: Names, causes: Sequence[Cause]) -> list[str]:
