@@ -1,11 +1,12 @@
 """The command line of both, learner and instructor: see `python -m helpers.grade --help`."""
 
 import argparse
+import os
 import sys
 from pathlib import Path
 
-from helpers.course import SOLUTIONS
-from helpers.exercise.notebook import exercises
+from helpers.course import OWN_FOLDER, SOLUTIONS
+from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check, pristine
 from helpers.progress import FILE
 
 from .entries import NAMES
@@ -22,6 +23,7 @@ def main(arguments: list[str] | None = None) -> int:
         prog="python -m helpers.grade",
         description="Says what is right in your exercises, and what to think about next.",
     )
+    parser.add_argument("--tasks", type=Path, metavar="FOLDER", help="exercises of your own besides the course's")
     parser.add_argument("paths", nargs="+", type=Path, metavar="notebook", help="an exercise, or a folder of them")
     parser.add_argument(
         "--watch", action="store_true", help="grade whatever is saved there from now on, until Control-C"
@@ -39,7 +41,10 @@ def main(arguments: list[str] | None = None) -> int:
     add("--exercises", default="", metavar="02,05", help="the exercises that count (default: what the class handed in)")
     add("--assignment", type=Path, metavar="FILE", help="exercises, points, due date, lateness, see INSTRUCTOR.md")
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
-    add("--roster", type=Path, metavar="CSV", help="the class list: who is missing, and what Canvas and Moodle import")
+    add(
+        "--roster", type=Path, action="append", metavar="CSV",
+        help="the class list: who is missing, and what Canvas and Moodle import; again: who is in which group",
+    )  # fmt: skip
     add("--minutes", type=float, default=5.0, help="that the answers of one file may take (default: 5)")
     add("--fail-under", type=float, default=0.0, metavar="PERCENT", help="end with 1 if anybody has less of the points")
     add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")
@@ -47,9 +52,17 @@ def main(arguments: list[str] | None = None) -> int:
     add("--no-sandbox", action="store_true", help="run submitted code with all rights of this account")
     parser.add_argument("--progress", type=Path, default=FILE, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    course = set(exercises())
+    if options.tasks:
+        os.environ[OWN_FOLDER] = str(options.tasks.resolve())  # for all processes of the grader
+        if flaw := _flaw(options.tasks, course):
+            print(flaw, file=sys.stderr)
+            return 2
     if not exercises():
         print(NO_EXERCISES, file=sys.stderr)
         return 2
+    if options.score and options.watch:
+        parser.error("--watch is for a learner. Call --score again: it grades what has come or changed since")
     if options.score:
         from .instructor import score
 
@@ -57,6 +70,30 @@ def main(arguments: list[str] | None = None) -> int:
     from .learner import grade
 
     return grade(options)
+
+
+def _flaw(folder: Path, course: set[str]) -> str:
+    """The reason why a folder's exercises can't be used besides the course's; "" if they can."""
+    names = sorted(path.stem for path in folder.glob("*.ipynb"))
+    if not names:
+        return (
+            f"There are no notebooks in {folder}. An exercise is a solved notebook and a Python file of the same name."
+        )
+    numbers, ids = {name.partition("_")[0] for name in course}, {}
+    for name in [*course, *names]:
+        own = name in names
+        if own and not (folder / f"{name}.py").is_file():
+            return f"{folder / name}.py is missing: it defines the task of {name}.ipynb."
+        if own and name.partition("_")[0] in numbers:
+            return f"{folder / name}.ipynb has the number of an exercise of the course. Give it a different one."
+        try:
+            checks_of(name)
+        except ValueError as error:
+            return f"{error}."
+        for cell in (cell for cell in pristine(name).cells if is_answer(cell) or is_check(cell)):
+            if ids.setdefault(cell.id, name) != name:
+                return f"{name} and {ids[cell.id]} have a cell {cell.id}. Cells are known by their ids: change one of them."
+    return ""
 
 
 if __name__ == "__main__":

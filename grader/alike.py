@@ -43,8 +43,10 @@ def pairs(people: list[Student]) -> list[tuple[str, str, str, int]]:
             if is_answer(cell)
         }
         for student in people:
-            for name, own in (grading.pieces if (grading := student.counted(exercise)) else {}).items():
-                cells[name][student.name] = set(own)
+            grading = student.counted(exercise)
+            if grading and grading.student == student.name:  # not its partner's
+                for name, own in grading.pieces.items():
+                    cells[name][student.name] = set(own)
         for by_student in cells.values():
             long = {name: own for name, own in by_student.items() if len(own) >= LEAST_GRAMS}
             for (one, a), (other, b) in combinations(long.items(), 2):

@@ -1,9 +1,10 @@
 """An assignment: the exercises that count and for how much, which attempt does, and changes by hand.
 
 [assignment]                    a file of one, all of it optional
-due = 2026-11-10 23:59          for names that have a time; others are late if they have LATE
+due = 2026-11-10 23:59 Europe/Berlin    for names that have a time; others are late if they have LATE
 attempt = last                  first, last or best, which is the default
-late = 10                       percent of its points that a late attempt loses
+late = 10 per day, at most 50   percent of its points that a late attempt loses
+column = HW 2 (4242)            of the platform's gradebook, for the points of all exercises together
 
 [exercises]
 02 = 10                         points; by default, what its checks give
@@ -12,14 +13,19 @@ late = 10                       percent of its points that a late attempt loses
 
 import configparser
 import csv
+import re
 from dataclasses import dataclass, replace
-from datetime import datetime
+from datetime import datetime, timedelta, timezone
 from pathlib import Path
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from helpers.exercise.notebook import checks_of, exercises
 
 ATTEMPTS = ("first", "last", "best")
 COLUMNS = ("student", "exercise", "points", "comment")
+KEYS = {"due", "attempt", "late", "column"}
+LATE = re.compile(r"(\d+(?:\.\d+)?) *%?( per day)?(?:,? at most (\d+(?:\.\d+)?) *%?)?")
+EXAMPLE, DAY = "10 per day, at most 50", timedelta(days=1)
 
 
 @dataclass(frozen=True)
@@ -35,10 +41,28 @@ class Adjustment:
 @dataclass(frozen=True)
 class Assignment:
     points: dict[str, float] | None = None  # of each exercise; None: what the class did, for the points of its checks
-    due: str = ""  # "2026-11-10 23:59:00"
+    due: datetime | None = None
     attempt: str = "best"
     late: float = 0.0  # percent that a late attempt loses
+    per_day: bool = False  # for each day that has begun
+    most: float = 100.0  # percent that it loses at most
+    column: str = ""  # of the platform's gradebook, for all points; "": a column for each exercise
     adjustments: tuple[Adjustment, ...] = ()
+
+    def days_late(self, time: str) -> int:
+        """The days begun between the due date and a time; 0 where either isn't known.
+
+        A time without a zone is in the due date's, and a due date without one is in this machine's.
+        """
+        if not self.due or not time:
+            return 0
+        then = datetime.fromisoformat(time)
+        due = self.due.astimezone() if then.tzinfo else self.due.replace(tzinfo=None)
+        return max(0, -((due - then) // DAY))
+
+    def loss(self, days: int) -> float:
+        """The percentage of its points that an attempt loses, by the days it was late."""
+        return min(self.most, self.late * (days if self.per_day else days > 0))
 
     def of(self, done: set[str]) -> dict[str, float]:
         """The points of each exercise that counts. done: what the class handed in."""
@@ -63,17 +87,30 @@ def read(numbers: str, file: Path | None) -> Assignment:
         parser.read_string(file.read_text(encoding="utf-8-sig"))
         rules = dict(parser["assignment"]) if parser.has_section("assignment") else {}
         listed = dict(parser["exercises"]) if parser.has_section("exercises") else {}
-        if odd := {*parser.sections()} - {"assignment", "exercises"} or rules.keys() - {"due", "attempt", "late"}:
+        if odd := {*parser.sections()} - {"assignment", "exercises"} or rules.keys() - KEYS:
             raise ValueError(f"it knows no {min(odd)}")
-        due = str(datetime.fromisoformat(rules["due"])) if rules.get("due") else ""
-        attempt, late = rules.get("attempt") or "best", float((rules.get("late") or "0").rstrip("% "))
-        if attempt not in ATTEMPTS or not 0 <= late <= 100:
-            raise ValueError(f"attempt is one of {', '.join(ATTEMPTS)}, and late 0 to 100")
+        due = _due(rules["due"]) if rules.get("due") else None
+        attempt, late = rules.get("attempt") or "best", LATE.fullmatch(rules.get("late") or "0")
+        if attempt not in ATTEMPTS or not late or max(map(float, filter(None, late.group(1, 3)))) > 100:
+            raise ValueError(f"attempt is one of {', '.join(ATTEMPTS)}, and late a percentage, as in {EXAMPLE!r}")
         named = {_exercise(number, file): float(points) if points else None for number, points in listed.items()}
     except (OSError, ValueError, configparser.Error) as error:
         raise ValueError(f"The assignment {file} cannot be used: {error}.") from None
     points = {name: worth(name) if named[name] is None else named[name] for name in sorted(named)}
-    return Assignment(points or None, due, attempt, late)
+    loss, most = float(late[1]), float(late[3] or 100)
+    return Assignment(points or None, due, attempt, loss, bool(late[2]), most, rules.get("column") or "")
+
+
+def _due(text: str) -> datetime:
+    """A date with a time, and maybe a zone: +01:00, UTC or Europe/Berlin. Raises ValueError."""
+    parts = text.split()
+    zone = parts.pop() if len(parts) > 1 and re.match(r"[A-Za-z]", parts[-1]) else ""
+    due = datetime.fromisoformat(" ".join(parts).replace(" +", "+").replace(" -", "-"))
+    due += timedelta(seconds=59 * (due.second == 0))  # 23:59 is on time until the minute is over
+    try:
+        return due.replace(tzinfo=timezone.utc if zone == "UTC" else ZoneInfo(zone)) if zone else due
+    except ZoneInfoNotFoundError:
+        raise ValueError(f"this machine knows no time zone {zone}; write due with an offset, as +01:00") from None
 
 
 def adjusted(assignment: Assignment, file: Path) -> Assignment:

@@ -8,9 +8,10 @@ import csv
 import io
 import json
 import xml.etree.ElementTree as ET
+import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
+from pathlib import Path, PurePath
 from typing import Any
 
 from jinja2 import Environment, FileSystemLoader
@@ -35,7 +36,7 @@ def table(people: list[Student]) -> str:
     names = list(people[0].of)
     rows = [["student", *(name.partition("_")[0] for name in names), "points", "of", ""]]
     for student in people:
-        cells = [f"{student.points(name):g}" if student.counted(name) else "-" for name in names]
+        cells = [student.shown(name) or "-" for name in names]
         problems = len(student.problems)
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
         rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
@@ -51,14 +52,8 @@ def listing(entries: list[Entry]) -> str:
     return f"{align([list(map(printable, row)) for row in rows])}\n\n{count}"
 
 
-def write_all(
-    report: ReportFolder,
-    people: list[Student],
-    gradings: list[Grading],
-    gradescope: bool = False,
-    before: list[Student] = [],
-) -> None:
-    """Writes the files of the report. before: the students whose pages are there, and are left where nothing changed."""
+def write_all(report: ReportFolder, people: list[Student], gradings: list[Grading], gradescope: bool = False) -> None:
+    """Writes the files of the report."""
     folder = report.folder
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
@@ -71,9 +66,22 @@ def write_all(
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", _junit(people))
     write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
-    written = {student.name: student for student in before}
-    for student in (student for student in people if student != written.get(student.name)):
+    for student in people:
         write_student(report, student, gradescope)
+    write(folder / "return.zip", _returned(folder, people))
+
+
+def _returned(folder: Path, people: list[Student]) -> bytes:
+    """A zip of the pages, named as each student's first file or folder was: platforms know them by that."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for student in (student for student in people if student.gradings):
+            first, *rest = PurePath(student.gradings[0].file).parts
+            name = f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"
+            page = zipfile.ZipInfo(printable(name))  # without a time, so the same pages give the same archive
+            page.compress_type = zipfile.ZIP_DEFLATED
+            archive.writestr(page, (folder / student.page).read_bytes())
+    return content.getvalue()
 
 
 def write_student(report: ReportFolder, student: Student, gradescope: bool = False) -> None:
@@ -93,7 +101,7 @@ def _csv(people: list[Student]) -> str:
     hands = any(student.adjustments for student in people)
     writer.writerow(["student", *names, "points", "of", "late", "page", "problems", *["by hand", "comments"] * hands])
     for student in people:
-        points = [f"{student.points(name):g}" if student.counted(name) else "" for name in names]
+        points = [student.shown(name) for name in names]
         problems = " ".join(student.problems)
         late = "late" * student.late
         row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]

@@ -7,7 +7,7 @@ import stat
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timezone
 from pathlib import Path
 from typing import Iterator, NamedTuple
 
@@ -90,7 +90,7 @@ class Owner(NamedTuple):
     student: str
     id: str = ""  # in the roster; a group has its members', with commas
     late: bool = False
-    time: str = ""  # "2025-11-10 23:59:00"
+    time: str = ""  # "2025-11-10 23:59:00", or in UTC with "+00:00"
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,15 @@ def _time(text: str) -> str:
         with suppress(ValueError):
             return str(datetime.strptime(text, form))
     return ""
+
+
+def _utc(text: str) -> str:
+    """A time with its zone, as Gradescope writes it, in UTC."""
+    found = re.match(r"(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)[.\d]* *(Z|[+-]\d\d:?\d\d)", text)
+    if not found:
+        return ""
+    zone = "+00:00" if found[3] == "Z" else f"{found[3][:3]}:{found[3][-2:]}"
+    return str(datetime.fromisoformat(f"{found[1]} {found[2]}{zone}").astimezone(timezone.utc))
 
 
 def naming(pattern: str = "", student: str = "") -> Naming:
@@ -213,9 +222,8 @@ def _submitters(root: Path) -> dict[str, Owner]:
 
         if people := list(zip(values("name"), values("sid"))):
             student = ", ".join(" ".join(filter(None, person)) for person in people)
-            owners[part.partition(":")[0]] = Owner(
-                student, ",".join(number for _, number in people), time="".join(values("created_at")[:1])[:19]
-            )
+            numbers = ",".join(number for _, number in people)
+            owners[part.partition(":")[0]] = Owner(student, numbers, time=_utc("".join(values("created_at")[:1])))
     return owners
 
 

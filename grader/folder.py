@@ -17,7 +17,7 @@ from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
 
-from helpers.course import ROOT, SOLUTIONS, TASKS
+from helpers.course import ROOT, SOLUTIONS, TASKS, own_exercises
 
 from .entries import Entry
 from .gradebook import Grading
@@ -111,7 +111,7 @@ def remember(place: Path, grading: Grading) -> None:
 
 def course_version() -> str:
     """The fingerprint of all that a grade depends on here."""
-    return fingerprint(ROOT / "collectives", ROOT / "helpers", ROOT / "grader", TASKS, SOLUTIONS)
+    return fingerprint(ROOT / "collectives", ROOT / "helpers", ROOT / "grader", TASKS, SOLUTIONS, *own_exercises())
 
 
 def fingerprint(*folders: Path) -> str:
@@ -124,12 +124,12 @@ def fingerprint(*folders: Path) -> str:
     return digest(version("torch"), sys.version, *named)
 
 
-def write(path: Path, content: str) -> None:
+def write(path: Path, content: str | bytes) -> None:
     """Write a file atomically, even if the machine stops or the disk is full. Raises Unfit."""
     part = path.with_name(f".{path.name}{PART}")
     try:
-        with open(part, "w", encoding="utf-8", errors="replace") as file:
-            file.write(content)
+        with open(part, "wb") as file:
+            file.write(content if isinstance(content, bytes) else content.encode("utf-8", "replace"))
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)

@@ -53,7 +53,7 @@ class Grading:
     file: str = ""  # as it was found, below the folder of submissions
     id: str = ""  # the student's number in the platform it comes from
     late: bool = False  # according to the platform
-    time: str = ""  # when the platform got it: "2025-11-10 23:59:00"
+    time: str = ""  # when the platform got it: "2025-11-10 23:59:00", or in UTC with "+00:00"
     seconds: float = 0.0  # that scoring took
 
     @property
@@ -103,12 +103,12 @@ class Student:
 
     def worth(self, grading: Grading) -> float:
         """The points of an attempt in this assignment, less what lateness takes."""
-        kept = 1 - self.assignment.late / 100 * self.is_late(grading)
+        kept = 1 - self.assignment.loss(self.days_late(grading)) / 100
         return round(grading.points / (grading.of or 1) * self.of.get(grading.exercise, grading.of) * kept, 2)
 
-    def is_late(self, grading: Grading) -> bool:
-        """According to the platform, or after the due date."""
-        return grading.late or bool(self.assignment.due) and grading.time > self.assignment.due
+    def days_late(self, grading: Grading) -> int:
+        """The days begun since the due date; 1 where the platform has only a word for it."""
+        return self.assignment.days_late(grading.time) or int(grading.late)
 
     @property
     def adjustments(self) -> list[Adjustment]:
@@ -125,7 +125,7 @@ class Student:
 
     @property
     def late(self) -> bool:
-        return any(map(self.is_late, self.gradings))
+        return any(map(self.days_late, self.gradings))
 
     @property
     def lacks(self) -> list[str]:
@@ -145,6 +145,15 @@ class Student:
     def page(self) -> str:
         """The file of the student's page, below the report's folder."""
         return f"students/{slug(self.name)}.html"
+
+    @property
+    def done(self) -> bool:
+        """Whether an exercise that counts was handed in."""
+        return any(map(self.counted, self.of))
+
+    def shown(self, exercise: str) -> str:
+        """The points as a table has them: "" for an exercise that was neither handed in nor adjusted."""
+        return f"{self.points(exercise):g}" if self.counted(exercise) or self.by_hand(exercise) else ""
 
     def points(self, exercise: str) -> float:
         grading = self.counted(exercise)
@@ -174,11 +183,12 @@ def students(gradings: list[Grading], assignment: Assignment = Assignment()) -> 
     return list(people.values())
 
 
-def unknown(people: list[Student], assignment: Assignment) -> str:
-    """A sentence on adjustments of students who handed in nothing, or of exercises that don't count; or ""."""
+def unknown(people: list[Student]) -> str:
+    """A sentence on adjustments whose student is unknown, or of exercises that don't count; or ""."""
     known = [one for student in people for one in student.adjustments if one.exercise in ("", *student.of)]
-    lost = [f"{one.student} {one.exercise}".strip() for one in assignment.adjustments if one not in known]
-    return f"Adjusted, but not handed in or not part of the assignment: {', '.join(lost)}." if lost else ""
+    changes = people[0].assignment.adjustments if people else ()
+    lost = [f"{one.student} {one.exercise}".strip() for one in changes if one not in known]
+    return f"Adjusted, but unknown or not part of the assignment: {', '.join(lost)}." if lost else ""
 
 
 def summary(people: list[Student]) -> dict[str, Any]:

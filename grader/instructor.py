@@ -1,14 +1,14 @@
 """The instructor's command:   python -m helpers.grade --score --out report/ submissions/
 
 Submissions are scored in parallel, each remembered as soon as it is done. A grader that was stopped or killed goes on
-where it was: what has a record (folder.py) is not graded again. With --watch the folder of submissions is a queue.
+where it was: what has a record (folder.py) is not graded again.
 """
 
 import argparse
 import os
 import sys
 import time
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Callable, Iterator
@@ -21,19 +21,16 @@ from .gradebook import Grading, Student, students, unknown
 from .safe_text import bar, printable, printable_lines
 from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
 
-LOOK_SECONDS = 0.3  # between two looks at a watched folder; a file is read once nothing has written to it for that long
-
 
 def grade(
     entries: list[Entry],
     folder: ReportFolder,
     workers: WorkerPool,
     progress: Callable[[int, int, str], None],
-    each: Callable[[Grading], None] = lambda grading: None,
 ) -> list[Grading]:
     """All gradings, in the order of entries, without their pictures, which are in their records.
 
-    progress: done, of how many, the last one's student.  each: called with each that has no record yet, when it has one.
+    progress: done, of how many, the last one's student.
     Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is kept.
     """
     gradings: dict[int, Grading] = {}
@@ -63,7 +60,6 @@ def grade(
         for item, grading in results:
             if grading:
                 remember(places[item.number], graded(item.number, grading))
-                each(gradings[item.number])
             else:  # not remembered: it may have been the machine's fault, and not be so again
                 problem = f"{item.file} could not be graded: the grader itself failed over it, {TRIES} times."
                 graded(item.number, Grading(problem=problem))
@@ -88,10 +84,10 @@ def score(options: argparse.Namespace) -> int:
             raise Unfit(f"Several folders would mix students up. Pass the one that holds all students: {within}")
         names = naming(options.names, options.one_student)
         entries = find(options.paths, names)
-        if not entries and not options.watch:
+        if not entries:
             raise Unfit(f"There is nothing in {', '.join(map(str, options.paths))}.")
-        if options.watch and any(private[-1].is_relative_to(path) for path in private[:-1]):
-            raise Unfit(f"The report, {options.out}, lies in the watched folder. Name one outside it with --out.")
+        if any(private[-1].is_relative_to(path) for path in private[:-1]):
+            raise Unfit(f"The report, {options.out}, is in the folder of submissions. Name one outside it with --out.")
         listed = roster.read(options.roster) if options.roster else None
         task = assignment.read(options.exercises, options.assignment)
         if options.list:
@@ -116,7 +112,7 @@ def score(options: argparse.Namespace) -> int:
     with closing(folder):
         try:
             with closing(_workers(options, private)) as workers:
-                people, about = _score_all(options, folder, workers, listed, task)
+                people, about = _score_all(options, entries, folder, workers, listed, task)
         except KeyboardInterrupt:
             print(f"\nStopped. {kept}", file=sys.stderr)
             return 130
@@ -127,9 +123,10 @@ def score(options: argparse.Namespace) -> int:
     print(class_report.table(people))
     lost = sum(not any(one.exercise and not one.untouched for one in student.gradings) for student in people)
     print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
-    about = "\n".join(filter(None, [*remarks(entries, names), unknown(people, task), about]))
+    about = "\n".join(filter(None, [*remarks(entries, names), unknown(people), about]))
     print(*filter(None, [printable_lines(about)]), sep="\n", end="\n" * bool(about))
-    print(f"{options.out}: scores.csv, report.json, junit.xml, statistics.html, students/ (a page each)")
+    files = "scores.csv, report.json, junit.xml, statistics.html, students/ (a page each), return.zip (the same pages)"
+    print(f"{options.out}: {files}")
     few = [student for student in people if 100 * student.total < options.fail_under * max(1.0, student.most)]
     if few:
         print(f"{len(few)} of {len(people)} have less than {options.fail_under:g}% of the points.", file=sys.stderr)
@@ -150,53 +147,19 @@ def _workers(options: argparse.Namespace, private: list[Path]) -> WorkerPool:
 
 def _score_all(
     options: argparse.Namespace,
+    entries: list[Entry],
     folder: ReportFolder,
     workers: WorkerPool,
     listed: roster.Roster | None,
     task: Assignment,
 ) -> tuple[list[Student], str]:
-    """The class, its report written, and the message about its roster. With --watch it continues until stopped."""
-    names = naming(options.names, options.one_student)
-    seen: dict[Path, tuple[int, int]] = {}
-    latest: dict[tuple[str, str], Grading] = {}  # of student and file
-    people: list[Student] = []
-
-    def each(grading: Grading) -> None:
-        latest[grading.student, grading.file] = grading
-        (student,) = students([one for one in latest.values() if one.student == grading.student], task)
-        class_report.write_student(folder, student, options.gradescope)
-
-    while True:
-        now = _saved_times(options.paths)
-        if options.watch and now == seen:
-            time.sleep(LOOK_SECONDS)
-            continue
-        entries = find(options.paths, names)
-        if options.watch:
-            entries = [entry for entry in entries if entry.path in now or entry.problem]
-            gradings = grade(entries, folder, workers, ProgressBar(), each)
-        else:
-            gradings = grade(entries, folder, workers, ProgressBar())
-        latest = {(grading.student, grading.file): grading for grading in gradings}
-        before, people = people, students(gradings, task)
-        class_report.write_all(folder, people, gradings, options.gradescope, before)
-        about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
-        if not options.watch:
-            return people, about
-        seen = now
-
-
-def _saved_times(paths: list[Path]) -> dict[Path, tuple[int, int]]:
-    """Each file's time of last writing and its size; without files that may still be being written."""
-    files = [path for path in paths if not os.path.isdir(path)]
-    files += [Path(here, name) for path in paths for here, _, names in os.walk(path) for name in names]
-    times, now = {}, time.time()
-    for file in files:
-        with suppress(OSError):  # gone this very moment
-            status = file.lstat()
-            if abs(now - status.st_ctime) > LOOK_SECONDS:
-                times[file] = status.st_mtime_ns, status.st_size
-    return times
+    """The class, its report written, and the message about its roster."""
+    gradings = grade(entries, folder, workers, ProgressBar())
+    people = students(gradings, task)
+    people = listed.completed(people, task) if listed else people
+    class_report.write_all(folder, people, gradings, options.gradescope)
+    about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
+    return people, about
 
 
 class ProgressBar:

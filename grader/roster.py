@@ -3,24 +3,27 @@
 roster.csv    the list as it was, with each exercise's points
 canvas.csv    for Canvas's gradebook, where the list is one that was exported there
 moodle.csv    for Moodle's grade import, where the list has a column that it maps people by
+
+Other lists may follow for the groups alone, as Canvas exports them.
 """
 
 import csv
 import io
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
 
+from .assignment import Assignment
 from .folder import Unfit
 from .gradebook import Student
 from .safe_text import no_formula
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")  # of an exported gradebook
 MOODLE = ("First name", "Last name", "ID number", "Email address", "Username")
-GROUP = re.compile(
-    r"(group|team|pair)([ _]?name)?", re.IGNORECASE
-)  # a column whose rows of one value share a submission
+# A column whose rows of one value share a submission.
+GROUP = re.compile(r"(group|team|pair)([ _]?name)?", re.IGNORECASE)
 HEADER_ROWS = ("Points Possible", "Student, Test")  # what Canvas lists among the people
 
 
@@ -30,35 +33,88 @@ class Roster:
 
     columns: list[str]
     rows: list[dict[str, str]]
+    groups: dict[str, set[int]]  # the rows of each, by its plain name
+
+    @cached_property
+    def by_key(self) -> dict[str, set[int]]:
+        """The rows that each name may mean."""
+        rows: dict[str, set[int]] = {}
+        for k, row in enumerate(self.rows):
+            for key in _keys_of(row):
+                rows.setdefault(key, set()).add(k)
+        return rows
+
+    def row_of(self, name: str) -> int | None:
+        """The one row that a name means, or None."""
+        rows = self.by_key.get(_plain(name), set())
+        return next(iter(rows)) if len(rows) == 1 else None
+
+    def completed(self, people: list[Student], assignment: Assignment) -> list[Student]:
+        """The students, with the adjustments that name them as the list does, and with their group's work.
+
+        A student without a submission is one of them if there is an adjustment.
+        """
+        joined, _ = self.joined(people)
+        changes, more = [], {}
+        for change in assignment.adjustments:
+            row = None if any(change in student.adjustments for student in people) else self.row_of(change.student)
+            if row is not None:
+                student = joined[row][1]
+                own = student and row in map(self.row_of, _names_of(student))
+                change = replace(change, student=student.name if own else self._name(row))
+                more |= {} if own else {change.student: Student(change.student, {})}
+            changes.append(change)
+        assignment = replace(assignment, adjustments=tuple(changes))
+        of = people[0].of if people else assignment.of(set())
+        people = [replace(student, of=of, assignment=assignment) for student in (*people, *more.values())]
+        joined, _ = self.joined(people)
+        work = {}
+        for rows in self.groups.values():
+            members = [student for k in rows if (student := joined[k][1])]
+            best = max(members, key=lambda student: student.total, default=None)
+            work |= {student.name: best.gradings for student in members if not student.done and best.done}
+        return [replace(one, gradings=[*one.gradings, *work.get(one.name, [])]) for one in people]
+
+    def _name(self, row: int) -> str:
+        """A name that means this row alone."""
+        cells = self.rows[row]
+        full = f"{cells.get('First name', '')} {cells.get('Last name', '')}"
+        return next(name for name in (full, *cells.values()) if self.row_of(name) == row)
 
     def joined(self, people: list[Student]) -> tuple[list[tuple[dict[str, str], Student | None]], list[Student]]:
         """Each row with its student, None without submissions; and the students that no row or several rows name."""
-        by_key: dict[str, set[int]] = {}
-        groups: dict[str, set[int]] = {}
-        for k, row in enumerate(self.rows):
-            for key in _keys_of(row):
-                by_key.setdefault(key, set()).add(k)
-            for name in (row[column] for column in self.columns if GROUP.fullmatch(column) and row[column].strip()):
-                groups.setdefault(_plain(name), set()).add(k)
         found: dict[int, Student] = {}
         strangers = []
         for student in people:
-            names = list(map(_plain, (student.name, student.name.removesuffix(f" {student.id}"))))
-            keys = [*map(_plain, student.id.split(",")), *names]
-            rows = [rows for key in filter(None, keys) if len(rows := by_key.get(key, set())) == 1]
-            rows = rows[: max(1, student.id.count(",") + 1)] or [groups[name] for name in names if name in groups]
-            if free := set().union(*rows) - found.keys():
+            names = _names_of(student)
+            rows = list(dict.fromkeys(row for name in names if (row := self.row_of(name)) is not None))
+            rows = rows[: student.id.count(",") + 1]
+            rows = rows or next((self.groups[name] for name in map(_plain, names) if name in self.groups), [])
+            if free := set(rows) - found.keys():
                 found |= dict.fromkeys(free, student)
             else:
                 strangers.append(student)
-        for rows in groups.values():  # a partner without a submission has the group's
+        for rows in self.groups.values():  # a partner without a submission has the group's
             if theirs := [found[k] for k in sorted(rows) if k in found]:
                 found = dict.fromkeys(rows, max(theirs, key=lambda student: student.total)) | found
         return [(row, found.get(k)) for k, row in enumerate(self.rows)], strangers
 
 
-def read(path: Path) -> Roster:
-    """The class list in a CSV file, with a line of names of columns. Raises Unfit."""
+def read(paths: list[Path]) -> Roster:
+    """The class list in a CSV file, with the groups of it and of others. Raises Unfit."""
+    columns, rows = _table(paths[0])
+    roster = Roster(columns, rows, {})
+    for path in paths:
+        names, members = (columns, rows) if path is paths[0] else _table(path)
+        for row in members:
+            who = next((k for key in sorted(_keys_of(row)) if (k := roster.row_of(key)) is not None), None)
+            for name in (row[column] for column in names if GROUP.fullmatch(column) and row[column].strip()):
+                roster.groups.setdefault(_plain(name), set()).update([] if who is None else [who])
+    return roster
+
+
+def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
+    """The columns of a CSV file with a line of their names, and its rows. Raises Unfit."""
     try:
         content = path.read_text(encoding="utf-8-sig")
         lines = csv.DictReader(io.StringIO(content), delimiter=max(",;\t", key=content.partition("\n")[0].count))
@@ -70,18 +126,25 @@ def read(path: Path) -> Roster:
         raise Unfit(
             f"The roster {path} names nobody: it needs a line of names of columns, and a line for each student."
         )
-    return Roster(
-        [name.strip() for name in lines.fieldnames or ()], [{k.strip(): v for k, v in r.items()} for r in rows]
-    )
+    columns = [name.strip() for name in lines.fieldnames or ()]
+    return columns, [{name.strip(): cell for name, cell in row.items()} for row in rows]
 
 
 def write(roster: Roster, people: list[Student], save: Callable[[str, str], None]) -> str:
     """Save the files, by name and content; return a message: students without submissions, and strangers."""
     joined, strangers = roster.joined(people)
-    of = people[0].of if people else {}
+    of, column = (people[0].of, people[0].assignment.column) if people else ({}, "")
+    by_hand = any(student.by_hand("") for student in people)  # points that belong to no exercise
+    worth = {column: sum(of.values())} if column else of | {"by hand": 0} if by_hand else of
 
     def points(student: Student | None) -> list[str]:
-        return [f"{student.points(name):g}" if student and student.counted(name) else "" for name in of]
+        return [student.shown(name) if student else "" for name in of]
+
+    def imported(student: Student | None) -> list[str]:
+        if column:
+            return [f"{student.total:g}" if student and (student.done or student.adjustments) else ""]
+        total = [f"{student.by_hand(''):g}" if student and student.by_hand("") else ""]
+        return points(student) + total * by_hand
 
     head = [*roster.columns, *of, "points", "of", "late", "page"]
     rows = []
@@ -91,11 +154,13 @@ def write(roster: Roster, people: list[Student], save: Callable[[str, str], None
     save("roster.csv", _csv(head, rows))
     if {"Student", "ID"} <= set(roster.columns):
         known = [name for name in CANVAS if name in roster.columns]
-        most = ["    Points Possible", *[""] * (len(known) - 1), *(f"{points:g}" for points in of.values())]
-        save("canvas.csv", _csv([*known, *of], [most, *([*_of(row, known), *points(who)] for row, who in joined)]))
+        most = ["    Points Possible", *[""] * (len(known) - 1), *(f"{points:g}" for points in worth.values())]
+        rows = [[*_of(row, known), *imported(student)] for row, student in joined]
+        save("canvas.csv", _csv([*known, *worth], [most, *rows]))
     if known := [name for name in MOODLE if name in roster.columns]:
-        save("moodle.csv", _csv([*known, *of], [[*_of(row, known), *points(who)] for row, who in joined]))
-    missing = [" ".join(_of(row, roster.columns[:2])) for row, who in joined if not who]
+        rows = [[*_of(row, known), *imported(student)] for row, student in joined]
+        save("moodle.csv", _csv([*known, *worth], rows))
+    missing = [" ".join(_of(row, roster.columns[:2])) for row, who in joined if not (who and who.gradings)]
     said = [f"{len(joined)} on the roster, {len(joined) - len(missing)} handed in."]
     said += [f"Nothing from: {', '.join(missing)}."] if missing else []
     unknown = ", ".join(student.name for student in strangers)
@@ -105,6 +170,10 @@ def write(roster: Roster, people: list[Student], save: Callable[[str, str], None
 
 def _of(row: dict[str, str], columns: list[str]) -> list[str]:
     return [row.get(name, "") for name in columns]
+
+
+def _names_of(student: Student) -> list[str]:
+    return [*filter(None, student.id.split(",")), student.name, student.name.removesuffix(f" {student.id}")]
 
 
 def _keys_of(row: dict[str, str]) -> set[str]:

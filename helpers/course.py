@@ -1,10 +1,19 @@
 """The course's files: chapters, exercises, their tasks, solutions."""
 
+import os
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, EXERCISES, SOLUTIONS = ROOT / "notebooks", ROOT / "exercises", ROOT / "solutions"
 TASKS = EXERCISES / "tasks"  # a Python file for each exercise
+OWN_FOLDER = (
+    "COURSE_TASKS"  # environment variable: a folder of further exercises, a solved notebook and a Python file for each
+)
+
+
+def own_exercises() -> list[Path]:
+    """The folder of further exercises, if there is one."""
+    return [Path(os.environ[OWN_FOLDER])] if os.environ.get(OWN_FOLDER) else []
 
 
 def chapters() -> list[Path]:

@@ -35,7 +35,7 @@ CEILINGS = {
     "collectives/same": 2_040,
     "collectives/train": 2_215,
     "collectives/watch": 9_750,
-    "grader": 4_830,
+    "grader": 4_915,
     "helpers": 4_943,
     "tools": 2_685,
 }

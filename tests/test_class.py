@@ -78,41 +78,20 @@ def interpreter(path, script):
 
 
 @pytest.mark.slow
-def test_a_file_handed_in_while_the_folder_is_watched_is_graded_and_its_page_written(tmp_path):
+def test_a_file_handed_in_later_is_graded_by_the_same_command_and_nothing_twice(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT), tmp_path / "report"
-    watching = subprocess.Popen(
-        command(folder, out, sys.executable, "--watch", "--jobs", 1),
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a job in the background ignores it
-    )
-
-    def page_once_told(line):
-        assert any(said.startswith(line) for said in watching.stdout)
-        student = line.split()[-1]
-        (page,) = (out / "students").glob(f"{student}-*.html")
-        return page.read_text()
-
-    try:
-        assert "3 of 3" in page_once_told("1/1 ann")
-        hand_in(folder, bob=WRONG)
-        assert "0 of 3" in page_once_told("2/2 bob")
-        first = kept(out)
-        hand_in(folder, ann=WRONG)  # the same name again
-        assert "0 of 3" in page_once_told("2/2 ann")
-    finally:
-        watching.send_signal(signal.SIGINT)
-        _, complained = watching.communicate(timeout=60)
-    assert watching.returncode == 130 and "the same command goes on" in complained and "Traceback" not in complained
-    assert first.items() <= kept(out).items() and len(kept(out)) == 3  # nothing graded twice
+    grade(folder, out)
+    first = kept(out)
+    hand_in(folder, bob=RIGHT, ann=WRONG)
+    grade(folder, out)
+    assert points(out) == {"ann": 0, "bob": 3} and first.items() <= kept(out).items() and len(kept(out)) == 3
 
 
 @pytest.mark.parametrize("out", [".", "report", "deep/report"])
-def test_a_report_in_the_watched_folder_is_refused(tmp_path, out):
+def test_a_report_in_the_folder_of_submissions_is_refused(tmp_path, out):
+    """It would be a student there."""
     folder = hand_in(tmp_path / "class", ann=RIGHT)
-    done = grade(folder, folder / out, sys.executable, "--watch")
+    done = grade(folder, folder / out)
     assert done.returncode == 2 and "Name one outside it with --out" in done.stderr
     assert [path.name for path in folder.iterdir()] == ["ann.ipynb"]
 

@@ -152,9 +152,11 @@ def test_an_export_from_gradescope_names_its_students_and_groups(tmp_path):
         "  - :name: Bo Ray\n    :sid: '13'\n  - :name: Cy\n    :sid: '14'\n",
     ]
     text = "".join(f"submission_{301 + k}:\n  :submitters:\n{person}" for k, person in enumerate(people))
-    (tmp_path / "submission_metadata.yml").write_text(f"---\n{text}  :created_at: 2025-11-10 23:59:00.000000000 Z\n")
+    (tmp_path / "submission_metadata.yml").write_text(
+        f"---\n{text}  :created_at: 2025-11-10 23:59:00.000000000 -08:00\n"
+    )
     found = {entry.student: (entry.id, entry.time) for entry in find([tmp_path])}
-    assert found == {"Ann Lee 12": ("12", ""), "Bo Ray 13, Cy 14": ("13,14", "2025-11-10 23:59:00")}
+    assert found == {"Ann Lee 12": ("12", ""), "Bo Ray 13, Cy 14": ("13,14", "2025-11-11 07:59:00+00:00")}
 
 
 def made_up(folder, rng):
@@ -465,7 +467,7 @@ MOODLE = "First name;Last name;ID number;Email address\nAnn;Lee;9;ann@x.org\nBob
 def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp_path, text, people, file, row):
     (tmp_path / "class.csv").write_text(text)
     saved = {}
-    said = roster.write(roster.read(tmp_path / "class.csv"), students(people), saved.__setitem__)
+    said = roster.write(roster.read([tmp_path / "class.csv"]), students(people), saved.__setitem__)
     assert "3 on the roster, 2 handed in." in said and re.search(r"Nothing from: (Zoe, Cyd 333|Cyd Zoe)\.", said)
     assert "Not on the roster, or more than once: eve." in said
     lines = saved[file].splitlines()
@@ -477,13 +479,13 @@ def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp
 def test_a_name_that_a_spreadsheet_would_compute_is_text_in_what_is_read(tmp_path):
     (tmp_path / "class.csv").write_text("First name,Email address\n=1+1,ann@x.org\n")
     saved = {}
-    roster.write(roster.read(tmp_path / "class.csv"), students([graded("ann")]), saved.__setitem__)
+    roster.write(roster.read([tmp_path / "class.csv"]), students([graded("ann")]), saved.__setitem__)
     assert '"\'=1+1"' in saved["roster.csv"] and '"=1+1"' in saved["moodle.csv"]
 
 
 def test_a_student_whom_two_rows_name_is_on_none(tmp_path):
     (tmp_path / "class.csv").write_text("name,id\nAnn Lee,1\nann lee,2\n")
-    joined, strangers = roster.read(tmp_path / "class.csv").joined(students([graded("Ann Lee")]))
+    joined, strangers = roster.read([tmp_path / "class.csv"]).joined(students([graded("Ann Lee")]))
     assert [student.name for student in strangers] == ["Ann Lee"] and not any(student for _, student in joined)
 
 
@@ -491,7 +493,7 @@ def test_a_student_whom_two_rows_name_is_on_none(tmp_path):
 def test_a_roster_that_names_nobody_is_refused(tmp_path, text):
     (tmp_path / "class.csv").write_text(text)
     with pytest.raises(Unfit, match="roster"):
-        roster.read(tmp_path / "class.csv")
+        roster.read([tmp_path / "class.csv"])
 
 
 ARGMAX = "05_distributed_argmax"
@@ -548,7 +550,7 @@ def test_changes_by_hand_are_kept_and_shown(tmp_path):
     assert (ann.points(MEAN), ann.total, bob.total) == (2.5, 2.5, 4)
     assert "02_distributed_mean, by hand: -0.5 points. Why the clone?" in feedback("", ann)
     row = next(csv.DictReader(_csv(people).splitlines()))
-    assert (row["by hand"], row["comments"]) == ("-0.5", "Why the clone?") and unknown(people, task).endswith(": eve.")
+    assert (row["by hand"], row["comments"]) == ("-0.5", "Why the clone?") and unknown(people).endswith(": eve.")
 
 
 @pytest.mark.parametrize(
@@ -574,9 +576,63 @@ def test_an_assignment_that_cannot_be_meant_is_refused(tmp_path, text):
 def test_a_pair_shares_what_either_hands_in(tmp_path):
     (tmp_path / "class.csv").write_text("name,id,Team\nAnn,1,red\nBob,2,red\nCyd,3,blue\nDan,4,blue\nEve,5,\nFay,6,\n")
     people = students([graded("ann"), graded("blue", 0.0), graded("Eve 5, Fay 6", id="5,6")])
-    joined, strangers = roster.read(tmp_path / "class.csv").joined(people)
+    joined, strangers = roster.read([tmp_path / "class.csv"]).joined(people)
     assert [student.name for _, student in joined] == ["ann", "ann", "blue", "blue", "Eve 5, Fay 6", "Eve 5, Fay 6"]
     assert not strangers
+
+
+def test_a_partner_whose_own_file_is_of_no_use_has_the_pairs_points_and_changes_of_his_own(tmp_path):
+    """As Canvas exports a class: its gradebook has no groups, which are in another list. Names are as in any column."""
+    (tmp_path / "class.csv").write_text(CANVAS)
+    (tmp_path / "groups.csv").write_text("name,login_id,group_name\nAnn Lee,alee,Pair 1\nBob Roe,broe,Pair 1\n")
+    (tmp_path / "a.csv").write_text(
+        'student,exercise,points,comment\n"Roe, Bob",2,-1,Where is yours?\ns3,,4,By mail\neve,,1,\n'
+    )
+    task = assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
+    listed = roster.read([tmp_path / "class.csv", tmp_path / "groups.csv"])
+    zipped = Grading(problem="roebob.zip is not a notebook.", student="roebob 222", id="222")
+    people = listed.completed(students([graded("leeann 12345", id="12345"), zipped], task), task)
+    assert {one.name: one.total for one in people} == {"leeann 12345": 3, "roebob 222": 2, "Zoe, Cyd": 4}
+    assert unknown(people).endswith(": eve.") and "Where is yours?" in feedback("", people[1])
+    saved = {}
+    said = roster.write(listed, people, saved.__setitem__)
+    assert "3 on the roster, 2 handed in.\nNothing from: Zoe, Cyd 333." in said
+    assert '"Zoe, Cyd","333","s3","czoe","A","","4"' in saved["canvas.csv"]  # by hand, of no exercise
+    assert [row["points"] for row in csv.DictReader(saved["roster.csv"].splitlines())] == ["3", "2", "4"]
+    one = [replace(student, assignment=replace(student.assignment, column="HW (7)")) for student in people]
+    roster.write(listed, one, saved.__setitem__)
+    assert [row["HW (7)"] for row in csv.DictReader(saved["canvas.csv"].splitlines())] == ["3", "3", "2", "4"]
+
+
+@pytest.mark.parametrize(
+    "rule, due, time, points",
+    [
+        ("10", "2026-11-10 23:59", "2026-11-10 23:59:30", 10),  # the minute is his
+        ("10", "2026-11-10 23:59", "2026-11-13 12:00:00", 9),
+        ("10 per day", "2026-11-10 23:59", "2026-11-11 00:00:30", 9),
+        ("10% per day, at most 25%", "2026-11-10 23:59", "2026-11-12 12:00:00", 8),
+        ("10 per day at most 25", "2026-11-10 23:59", "2026-12-24 12:00:00", 7.5),
+        ("30 per day", "2026-11-10 23:59", "2026-12-24 12:00:00", 0),
+        ("10", "2026-11-10 23:59 America/New_York", "2026-11-11 04:59:59+00:00", 10),
+        ("10", "2026-11-10 23:59 America/New_York", "2026-11-11 05:00:00+00:00", 9),
+        ("10", "2026-11-10 23:59 +01:00", "2026-11-10 22:59:59+00:00", 10),
+        ("10", "2026-11-10 23:59 UTC", "2026-11-11 00:00:00", 9),  # the platform's clock is the due date's
+    ],
+)
+def test_lateness_takes_a_part_by_days_up_to_a_limit_and_knows_zones(tmp_path, rule, due, time, points):
+    (tmp_path / "hw.ini").write_text(f"[assignment]\ndue = {due}\nlate = {rule}\n[exercises]\n02 = 10\n")
+    task = assignment.read("", tmp_path / "hw.ini")
+    (ann,) = students([attempt("a.ipynb", 3.0, time=time)], task)
+    assert ann.total == points and ("which takes" in feedback("", ann)) == (points < 10)
+
+
+def test_a_word_for_lateness_counts_as_a_day_and_a_zone_that_is_none_is_named(tmp_path):
+    (tmp_path / "hw.ini").write_text("[assignment]\nlate = 20 per day\n[exercises]\n02 = 10\n")
+    (ann,) = students([attempt("a.ipynb", 3.0, late=True)], assignment.read("", tmp_path / "hw.ini"))
+    assert ann.total == 8 and "Handed in 1 day late, which takes 20% of its points." in feedback("", ann)
+    (tmp_path / "hw.ini").write_text("[assignment]\ndue = 2026-11-10 23:59 Atlantis/Center\n")
+    with pytest.raises(ValueError, match="no time zone Atlantis/Center; write due with an offset"):
+        assignment.read("", tmp_path / "hw.ini")
 
 
 @pytest.mark.slow

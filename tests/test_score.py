@@ -20,7 +20,7 @@ import pytest
 from collectives.log.collectives import COLLECTIVES
 from grader import sandbox, score, submission, switch, walls
 from grader.entries import MAX_NOTEBOOK_BYTES
-from helpers.course import ROOT, SOLUTIONS
+from helpers.course import ROOT, SOLUTIONS, TASKS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
 from helpers.exercise.tasks import EXERCISES
 from tests.corpus import answers, incidents, puzzles
@@ -643,3 +643,52 @@ def test_without_a_sandbox_it_says_so_and_needs_a_word(tmp_path):
     assert done.returncode == 0 and "WITHOUT A SANDBOX" in done.stderr
     assert "without a sandbox" in (tmp_path / "report" / "statistics.html").read_text()
     assert re.search(r"^ann +3 +3 +3$", done.stdout, re.MULTILINE)
+
+
+@pytest.mark.slow
+def test_an_exercise_of_ones_own_in_a_folder_outside_the_course_is_made_checked_and_scored(tmp_path):
+    """As INSTRUCTOR.md has it: a solved notebook and its task, handed out, solved in a copy, scored beside the course's."""
+    own, submissions = tmp_path / "own", tmp_path / "submissions"
+    own.mkdir()
+
+    def renamed(path):
+        return path.read_text().replace("distributed_mean", "fair_mean").replace("mean-", "fair-")
+
+    (own / "30_fair_mean.ipynb").write_text(renamed(SOLUTIONS / f"{MEAN}.ipynb"))
+    ask = [*command(submissions, tmp_path / "report", "--tasks", own, "--exercises", "30,2", "--no-pictures")]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT)}
+    lacking = subprocess.run(ask, env=environ, capture_output=True, text=True)
+    assert lacking.returncode == 2 and "30_fair_mean.py is missing: it defines the task" in lacking.stderr
+    (own / "30_fair_mean.py").write_text(renamed(TASKS / f"{MEAN}.py"))
+    made = subprocess.run(
+        [sys.executable, "-m", "tools.release"],
+        env={**environ, "COURSE_TASKS": str(own)},
+        capture_output=True,
+        text=True,
+    )
+    handout = own / "exercises" / "30_fair_mean.ipynb"
+    assert made.returncode == 0 and "NotImplementedError" in handout.read_text(), made.stderr
+
+    submissions.mkdir()
+    for student, source in (("ann", RIGHT), ("bob", RIGHT.replace(" / dist.get_world_size()", ""))):
+        solved = json.loads(handout.read_text())
+        for cell in solved["cells"]:
+            if cell["id"] == "fair-answer":
+                cell["source"] = source.replace("distributed_mean", "fair_mean")
+        (submissions / student).mkdir()
+        (submissions / student / "mine.ipynb").write_text(json.dumps(solved))
+        (submissions / student / f"{MEAN}.ipynb").write_text(notebook(source))
+    done = subprocess.run(ask, env=environ, capture_output=True, text=True)
+    assert re.search(r"^ann +3 +3 +6 +6$", done.stdout, re.M) and re.search(r"^bob +0 +0 +0 +6$", done.stdout, re.M), (
+        done
+    )
+    learners = [sys.executable, "-m", "helpers.grade", "--tasks", str(own), "--progress", str(tmp_path / "p.json")]
+    done = subprocess.run([*learners, submissions / "ann" / "mine.ipynb"], env=environ, capture_output=True, text=True)
+    assert "30_fair_mean: 3 of 3 points, solved" in done.stdout, done
+
+    (own / "02_fair_mean.ipynb").write_text("{}")
+    (own / "02_fair_mean.py").write_text("")
+    assert (
+        "the number of an exercise of the course"
+        in subprocess.run(ask, capture_output=True, text=True, env=environ).stderr
+    )

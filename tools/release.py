@@ -1,7 +1,7 @@
 """Makes exercises/ from solutions/:   python -m tools.release [--force]     (make exercises)
 
 The same cells without answers and outputs, see exercise/notebook.py.  An exercise that somebody has worked in is left
-alone, unless --force.  Nothing is made while a file of exercises/tasks/ has faults: `problems` lists them.
+alone, unless --force.  Exercises of one's own (COURSE_TASKS=folder) go to `exercises` in their folder.  Nothing is made while a file of exercises/tasks/ has faults: `problems` lists them.
 """
 
 import re
@@ -17,7 +17,7 @@ from nbformat import NotebookNode
 from helpers import course
 from helpers.course import NOTEBOOKS
 from helpers.exercise.cases import WORLD_SIZES, Case
-from helpers.exercise.notebook import CHECK, exercises, is_answer, is_check, pristine, without_solution
+from helpers.exercise.notebook import CHECK, exercises, is_answer, is_check, pristine, solution, without_solution
 from helpers.exercise.task import Budget, Puzzle, Task
 from helpers.exercise.tasks import EXERCISES, PRACTICE
 
@@ -117,7 +117,9 @@ def main(arguments: list[str]) -> int:
         return 1
     kept = []
     for name in exercises():
-        exercise, path = without_solution(pristine(name)), course.EXERCISES / f"{name}.ipynb"
+        exercise, own = without_solution(pristine(name)), solution(name).parent
+        path = (course.EXERCISES if own == course.SOLUTIONS else own / "exercises") / f"{name}.ipynb"
+        path.parent.mkdir(exist_ok=True)
         before = path.read_text(encoding="utf-8") if path.exists() else None
         if before == text(exercise):
             print(f"{path.name}: as before")

@@ -21,7 +21,6 @@ import sys
 import tempfile
 import time
 from dataclasses import dataclass
-from typing import Callable
 
 import torch
 import torch.distributed as dist
@@ -67,7 +66,6 @@ def serve(control: socket.socket, closed_in: bool) -> None:
         seccomp.call_numbers(platform.machine())  # read here once, and not in each rank
     base = _load(BY_BACKWARD)
     living: list[Living] = []
-    fork = seccomp.fork_rank if closed_in else _fork
     control.sendall(frame({"up": True}))
     while True:
         while living and not select.select([control], [], [], LOOK_SECONDS)[0]:
@@ -83,7 +81,7 @@ def serve(control: socket.socket, closed_in: bool) -> None:
             for one in living:
                 one.before = one.computed
             for descriptor in descriptors:
-                living.append(Living(fork(lambda: _become(descriptor, base, closed_in))))
+                living.append(Living(_fork(descriptor, base, closed_in)))
             for descriptor in descriptors:
                 os.close(descriptor)
             control.sendall(frame({"forked": len(descriptors)}))
@@ -113,15 +111,10 @@ def _end_exhausted(living: list[Living]) -> None:
             os.kill(one.pid, signal.SIGKILL)
 
 
-def _fork(become: Callable[[], None]) -> int:
-    pid = os.fork()
-    if pid == 0:
-        become()
-    return pid
-
-
-def _become(descriptor: int, base: int, closed_in: bool) -> None:
-    """Makes this process a rank, with its socket as 3, and with standard streams that lead nowhere. Does not return."""
+def _fork(descriptor: int, base: int, closed_in: bool) -> int:
+    """The number of a new process that is a rank, with its socket as 3 and with standard streams that lead nowhere."""
+    if pid := os.fork():
+        return pid
     nowhere = os.open(os.devnull, os.O_RDWR)
     for stream in (0, 1, 2):
         os.dup2(nowhere, stream)

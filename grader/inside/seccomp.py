@@ -14,10 +14,8 @@ import platform
 import resource
 import struct
 import sys
-import threading
 from functools import cache
 from pathlib import Path
-from typing import Callable
 
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond torch's own
 CPU_SECONDS = 10.0  # of processor time for a rank that is alone
@@ -86,34 +84,6 @@ def address_space_in_use() -> int:
     finally:
         resource.setrlimit(resource.RLIMIT_AS, before)
     return 0
-
-
-def fork_rank(rank: Callable[[], None]) -> int:
-    """Fork a process that calls this function, in its own PID namespace; return its id here.
-
-    In one that ranks shared, the numbers of new threads would show each of them the others' count of threads.
-    """
-    forked: list[int | OSError] = []
-
-    def fork() -> None:
-        NEW_PID_NAMESPACE = 0x20000000
-        if ctypes.CDLL(None, use_errno=True).unshare(NEW_PID_NAMESPACE):
-            forked.append(OSError(ctypes.get_errno(), "the system gives no PID namespace"))
-            return
-        pid = os.fork()
-        if pid == 0:
-            try:
-                rank()
-            finally:
-                os._exit(0)
-        forked.append(pid)
-
-    once = threading.Thread(target=fork)  # a thread may leave its namespace once
-    once.start()
-    once.join()
-    if isinstance(forked[0], OSError):
-        raise forked[0]
-    return forked[0]
 
 
 def close_in() -> None:

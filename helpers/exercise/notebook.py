@@ -17,7 +17,7 @@ from typing import NamedTuple
 import nbformat
 from nbformat import NotebookNode
 
-from ..course import SOLUTIONS
+from ..course import SOLUTIONS, own_exercises
 
 SOLUTION = re.compile(r"^([ \t]*)### BEGIN SOLUTION\n.*?^[ \t]*### END SOLUTION\n?", re.DOTALL | re.MULTILINE)
 CHECK = re.compile(r"^check_(values|budget)\((\w+)\)$")  # the one line of a check cell: aspect, function
@@ -27,17 +27,23 @@ PLACEHOLDER = "raise NotImplementedError()  # replace this line with your code\n
 
 def exercises() -> list[str]:
     """The names of all exercises, in the order in which they can be done: "02_distributed_mean"."""
-    return sorted(path.stem for path in SOLUTIONS.glob("*.ipynb"))
+    return sorted(path.stem for folder in (SOLUTIONS, *own_exercises()) for path in folder.glob("*.ipynb"))
 
 
 def chapter_before(exercise: str) -> str:
-    """The number of the last chapter that an exercise's opening asks for: "05"."""
-    return max(re.findall(r"/notebooks/(\d\d)_", pristine(exercise).cells[0].source))
+    """The number of the last chapter that an exercise's opening asks for: "05"; "" for none."""
+    return max(re.findall(r"/notebooks/(\d\d)_", pristine(exercise).cells[0].source), default="")
+
+
+def solution(exercise: str) -> Path:
+    """The file of an exercise's solved notebook."""
+    paths = [folder / f"{exercise}.ipynb" for folder in (*own_exercises(), SOLUTIONS)]
+    return next((path for path in paths if path.exists()), paths[-1])
 
 
 def pristine(exercise: str) -> NotebookNode:
     """The course's own notebook of an exercise, solved."""
-    path = SOLUTIONS / f"{exercise}.ipynb"
+    path = solution(exercise)
     return copy.deepcopy(_read(path, path.stat().st_mtime_ns))
 
 

@@ -1,7 +1,8 @@
 """The tasks as data, from exercises/tasks/: a file per exercise, and in practice/ one for the short tasks of a chapter.
 
 A file is named like its notebook. It defines TASK, or TASKS where the notebook asks for several functions. The folder is
-the path of this module, which makes its files modules wherever the course is: their functions are pickled by name.
+the path of this module, which makes its files modules wherever the course is: their functions are pickled by name. So is a
+folder of further exercises outside the course.
 """
 
 from importlib import import_module
@@ -9,9 +10,10 @@ from pathlib import Path
 from types import ModuleType
 
 from ..course import TASKS as FOLDER
+from ..course import own_exercises
 from .task import Puzzle, Task
 
-__path__ = [str(FOLDER)]
+__path__ = [str(FOLDER), *map(str, own_exercises())]
 
 
 def module(name: str) -> ModuleType:
@@ -30,6 +32,6 @@ def _tasks(folder: Path, package: str = "") -> dict[str, tuple[Task | Puzzle, ..
     return tasks
 
 
-EXERCISES = _tasks(FOLDER)
+EXERCISES = {name: tasks for folder in (FOLDER, *own_exercises()) for name, tasks in _tasks(folder).items()}
 PRACTICE = _tasks(FOLDER / "practice", "practice.")
 TASKS = {task.name: task for tasks in (*EXERCISES.values(), *PRACTICE.values()) for task in tasks}
