@@ -149,7 +149,7 @@ def _gradescope(student: Student) -> str:
     ]  # fmt: skip
     result = {
         "score": student.total, "output": "\n".join(student.problems), "output_format": "text", "visibility": "visible",
-        "tests": tests,
+        "tests": tests, "extra_data": {"of": student.most},
     }  # fmt: skip
     return json.dumps(result, indent=1) + "\n"
 

@@ -1,5 +1,6 @@
 """Nothing that was handed in is lost: whatever its name or kind, it has a row, and it is its owner's."""
 
+import base64
 import codecs
 import csv
 import json
@@ -14,6 +15,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import yaml
 
 from grader import alike, assignment, roster, submission
 from grader.__main__ import main
@@ -648,3 +650,68 @@ def test_the_recipe_for_gradescope_grades_a_submission(tmp_path):
     subprocess.run([EXERCISES / "gradescope" / "run_autograder"], env=environ, check=True, capture_output=True)
     results = json.loads((tmp_path / "results" / "results.json").read_text())
     assert results["score"] == 3 and len(results["tests"]) == 2
+
+
+def copied(containerfile, folder):
+    """A folder with what the recipe's COPY lines bring into the container, and nothing else."""
+    for line in containerfile.splitlines():
+        if line.startswith("COPY "):
+            *sources, target = line.split()[1:]
+            for source in sources:
+                if (ROOT / source).is_dir():
+                    shutil.copytree(ROOT / source, folder / target, ignore=shutil.ignore_patterns("__pycache__"))
+                else:
+                    shutil.copy(ROOT / source, folder / target)
+    return folder
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(not shutil.which("bwrap"), reason="needs bubblewrap")
+def test_what_the_recipe_for_a_container_copies_is_enough_to_grade_in_one_with_the_sandbox_inside(tmp_path):
+    """Walls of namespaces are the container: nothing of this machine but Python, the system, the copy and the class."""
+    recipe = (EXERCISES / "container" / "Containerfile").read_text()
+    (tmp_path / "course").mkdir()
+    course = copied(recipe, tmp_path / "course")
+    (tmp_path / "class" / "submissions").mkdir(parents=True)
+    (tmp_path / "class" / "submissions" / "ann.ipynb").write_text(notebook())
+    python, *program = json.loads(re.search("^ENTRYPOINT (.*)", recipe, re.M)[1])
+    assert python == "/course/.venv/bin/python"  # made by `make env`, in the place of which this environment is
+    shown = {"/usr", "/etc/alternatives", "/etc/ld.so.cache", sys.prefix, sys.base_prefix}
+    options = [part for path in sorted(shown) if os.path.exists(path) for part in ("--ro-bind", path, path)]
+    options += [part for name in ("lib", "lib64", "bin") for part in ("--symlink", f"usr/{name}", f"/{name}")]
+    options += ["--bind", str(course), "/course", "--bind", str(tmp_path / "class"), "/class", "--chdir", "/class"]
+    done = subprocess.run(
+        ["bwrap", "--unshare-all", "--uid", "0", "--gid", "0", "--dev", "/dev", "--proc", "/proc", "--tmpfs", "/tmp",
+         *options, sys.executable, *program, "submissions"],
+        env={"PYTHONPATH": "/course", "PATH": "/usr/bin", "HOME": "/tmp"}, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.returncode == 0 and re.search(r"^ann +3 +3 +3$", done.stdout, re.M), done.stdout + done.stderr
+    report = json.loads((tmp_path / "class" / "report" / "report.json").read_text())
+    assert report["grading"]["sandbox"] is True
+
+
+@pytest.mark.slow
+def test_the_workflow_for_github_classroom_grades_a_clone_and_reports_its_points(tmp_path):
+    workflow = yaml.safe_load((EXERCISES / "classroom" / "classroom.yml").read_text())
+    steps = workflow["jobs"]["points"]["steps"]
+    (grades,) = (step for step in steps if step.get("id") == "grade")
+    (tmp_path / "submission" / "exercises").mkdir(parents=True)
+    (tmp_path / "submission" / "exercises" / f"{MEAN}.ipynb").write_text(notebook())
+    (tmp_path / "course" / ".venv" / "bin").mkdir(parents=True)
+    (tmp_path / "course" / "exercises").symlink_to(EXERCISES)
+    python = tmp_path / "course" / ".venv" / "bin" / "python"
+    python.write_text(f'#!/bin/sh\nexec {sys.executable} "$@"\n')
+    python.chmod(0o755)
+    environ = {"PYTHONPATH": str(ROOT), "STUDENT": "ann-lee", "GITHUB_OUTPUT": str(tmp_path / "output")}
+    script = grades["run"].replace("--score", "--score --no-sandbox --no-pictures")  # GitHub's machines have one
+    subprocess.run(
+        ["bash", "-e", "-c", script],
+        env=os.environ | environ | workflow["env"],
+        cwd=tmp_path,
+        check=True,
+        capture_output=True,
+    )
+    worth = sum(assignment.worth(name) for name in (ARGMAX, "08_ring_all_reduce"))  # not handed in
+    result = json.loads(base64.b64decode((tmp_path / "output").read_text().removeprefix("result=")))
+    assert (result["max_score"], result["status"], len(result["tests"])) == (3 + worth, "fail", 2)
+    assert [path.name[:8] for path in (tmp_path / "report" / "students").iterdir()] == ["ann-lee-"]
