@@ -16,7 +16,7 @@ ALL = None  # whatever there is
 ITSELF = "{file}"
 CHAPTER, SOLUTION = "notebooks/{stem}.ipynb", "solutions/{stem}.ipynb"  # of a task
 TEXT = ("test_repository", "test_prose", "test_chapters", "test_notebooks")
-PAGES = ("test_site", "test_recordings", "test_written", "test_puzzles")
+PAGES = ("test_site", "test_recordings", "test_written", "test_runnable", "test_puzzles")
 SITE = (*PAGES, "browser")
 OPENED = ("browser/test_website", "browser/test_axe", "browser/test_writing", "browser/test_lab", "browser/test_opened")
 GRADER = (
@@ -86,7 +86,7 @@ AREAS = {
     ),
     "collectives/figures/*": ("test_step", "test_schedule", "test_pipeline", "test_planner", *SITE),
     "collectives/collect/*": ("test_collect",),
-    "collectives/pretend/*": ("test_pretend", "test_prose"),
+    "collectives/pretend/*": ("test_pretend", "test_runnable", "test_prose"),
     "tests/pretended.py": ("test_pretend",),
     "collectives/same/*": ("test_same", "test_prose"),
     "tests/corpus/same.py": ("test_same",),

@@ -23,6 +23,7 @@ from helpers.exercise.judgment import judge
 from helpers.exercise.on_rank import File, perform
 from helpers.exercise.task import Attempt, Finding, Puzzle
 from helpers.exercise.tasks import EXERCISES, PRACTICE, TASKS, module
+from helpers.exercise.trial import attempts_of
 from helpers.progress import Progress
 from tests.corpus import (  # noqa: F401 (four add to practice)
     answers,
@@ -117,7 +118,7 @@ def in_one_run(functions):
             continue
         inputs = [[(k, *own) for own in TASKS[functions[k].__name__].arguments(case)] for k, case in tried]
         done = run(perform, each, [case.late for _, case in tried], inputs, world_size=world_size, timeout=120)
-        for (k, _), attempt in zip(tried, check_cells.attempts_of(done, len(tried)), strict=True):
+        for (k, _), attempt in zip(tried, attempts_of(done, len(tried)), strict=True):
             own = [arguments[1:] for arguments in attempt.arguments]
             came[k].setdefault(world_size, []).append(replace(attempt, arguments=own))
     return came

@@ -16,12 +16,12 @@ from collectives.launch.run import run
 from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 from helpers.exercise.cases import Case
-from helpers.exercise.check_cells import attempts_of
 from helpers.exercise.feedback import broken_words, explain
 from helpers.exercise.judgment import judge
 from helpers.exercise.on_rank import perform
 from helpers.exercise.task import Task
 from helpers.exercise.tasks import PRACTICE, module
+from helpers.exercise.trial import attempts_of
 from helpers.views.predict.marking import outcome_picture
 from helpers.views.web import PUZZLES
 

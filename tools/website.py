@@ -31,6 +31,7 @@ from helpers.views.web import LACKS, PUZZLES, RECORDED_FILE, script
 from .notebooks import stored_picture
 from .site import pictures, python
 from .site.page_tasks import tasks
+from .site.runnable_cells import CHECK, RUNNABLE, cells_of, examples_of
 
 SITE = ROOT / "_site"
 PARTS = ROOT / "tools" / "site"  # the start page, the style, Sphinx's settings
@@ -143,6 +144,10 @@ class Figures:
         example = EXAMPLE.read_text(encoding="utf-8")
         return self._live({"kind": "explain", "weighs": self.weighs, "example": example}, "") if self.weighs else ""
 
+    def runnable(self, cell: dict) -> str:
+        """A cell that a reader can change and run."""
+        return self._live(cell | {"weighs": self.weighs}, f"<pre>{escape(cell['source'])}</pre>")
+
     def editor(self, source: str) -> str | None:
         """A cell that a reader can write in; None if its function isn't a task of the page."""
         named = re.search(r"^def (\w+)\(", source, re.MULTILINE)
@@ -238,8 +243,11 @@ def toctree(caption: str, *pages: str) -> str:
     return "\n".join(["```{toctree}", ":hidden:", f":caption: {caption}", "", *pages, "```"])
 
 
-def fit_cell(cell: dict, figures: Figures) -> None:
-    """Fold outputs that a reader should predict, as JupyterLab does; but a recording begins with the question."""
+def fit_cell(cell: dict, figures: Figures, runnable: dict[str, dict]) -> None:
+    """Fold outputs that a reader should predict, as JupyterLab does; but a recording begins with the question.
+
+    runnable: the page's cells that a reader can run, by their ids; a check is a part of the cell with its function.
+    """
     folded = cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
     folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     if folded:
@@ -248,7 +256,15 @@ def fit_cell(cell: dict, figures: Figures) -> None:
     source = "".join(cell["source"])
     if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
-        cell["outputs"] = [html(figures.choice(checks[source]))]
+        choice = figures.choice(checks[source])
+        if runnable:
+            choice = f"<details class='choose'><summary>Or choose from four lines</summary>{choice}</details>"
+        cell["outputs"] = [html(choice)]
+    elif runnable and CHECK.fullmatch(source):
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-cell"]
+    elif cell["id"] in runnable:
+        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
+        cell["outputs"].insert(0, html(figures.runnable(runnable[cell["id"]])))
     elif LACKS in source:
         cell["source"] = source.replace(LACKS, "...  # which line?")
     elif editor := figures.editor(source):
@@ -310,20 +326,30 @@ def fit(
     )
     if page.suffix == ".md":
         text = text.replace("# Collectives\n", "# About the course\n", 1) if page.name == "README.md" else text
-        text = fit_links(fit_images(text, page, figures), page, source, places)
+        text = fit_links(fit_images(with_runnable(text, page, figures), page, figures), page, source, places)
         if page.stem == "explain_a_log":
             text = text.replace("<!-- explain -->", f"```{{raw}} html\n{figures.explainer()}\n```")
         path.write_text(text, encoding="utf-8")
         return
     content = json.loads(text)
     content["cells"].insert(1, markdown(plays(page)))
+    notebook = page.stem.partition("-")[0]
+    runnable = cells_of(notebook) if weighs and page.parent.name == "notebooks" and notebook in RUNNABLE else {}
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
             here = FOR_LAB.sub("", "".join(cell["source"]))
             cell["source"] = fit_links(fit_images(here, page, figures), page, source, places)
         elif cell["cell_type"] == "code":
-            fit_cell(cell, figures)
+            fit_cell(cell, figures, runnable)
     path.write_text(json.dumps(content), encoding="utf-8")
+
+
+def with_runnable(text: str, page: Path, figures: Figures, most: int | None = None) -> str:
+    """A text whose examples can be changed and run, the first ones, where pages have Python."""
+    if figures.weighs and page.name in ("README.md", "index.md"):
+        for block, cell in examples_of(page.stem, text)[:most]:
+            text = text.replace(block, f"```{{raw}} html\n{figures.runnable(cell)}\n```", 1)
+    return text
 
 
 def plays(page: Path) -> str:
@@ -460,6 +486,7 @@ def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     """
     figures = Figures(Path("index.md"), source, {"my_ring": written} if written else None, weighs)
     page = (PARTS / "start.md").read_text(encoding="utf-8")
+    page = with_runnable(page, Path("index.md"), figures, most=1)
     shown = {
         name: figures.playing(recording, None) for name, recording in RECORDINGS.items() if f"{{{{{name}}}}}" in page
     }

@@ -5,6 +5,7 @@ sketches out and knows how a notebook shows it.  Knows nothing about runs.
 """
 
 import base64
+from contextlib import suppress
 from functools import lru_cache
 from math import ceil
 from typing import NamedTuple, Sequence
@@ -13,7 +14,6 @@ try:
     import matplotlib  # noqa: F401
 except ModuleNotFoundError:
     raise ModuleNotFoundError("pictures need matplotlib: pip install 'collectives-course[pictures]'") from None
-import numpy as np
 from matplotlib import get_data_path
 from matplotlib.artist import Artist
 from matplotlib.backends.backend_agg import FigureCanvasAgg
@@ -39,8 +39,10 @@ from .palette import (  # noqa: F401 (drawing modules import them from here)
     SOFT,
     TRAY,
 )
-from .png import encode_png
 from .svg import svg
+
+with suppress(ModuleNotFoundError):  # a page has neither numpy nor Pillow, and draws SVG
+    from .png import encode_png
 
 WIDTH = 860  # pixels: what a notebook page shows without scaling
 SHARPNESS = 2  # image pixels per pixel shown, for high-resolution screens
@@ -81,7 +83,7 @@ def text_width(text: str, size: float, bold: bool = False, mono: bool = False) -
 def outline(text: str, bold: bool = False, mono: bool = False) -> Path:
     """The text as one shape for size 1, y upwards from the baseline."""
     if not text.strip():  # for which TextPath raises an error
-        return Path(np.empty((0, 2)))
+        return Path.make_compound_path()  # of nothing
     path = TextPath((0, 0), text, size=100, prop=font(bold, mono))
     return Path(path.vertices / 100, path.codes)
 
@@ -236,7 +238,7 @@ class Sheet(Figure):
         """The image, SHARPNESS pixels for each of `pixels`; no date and no version inside."""
         self.canvas.draw()
         tints = (frozenset(to_hex(tint) for tint in used if to_rgba(tint)[3]) for used in self.tints())
-        return encode_png(np.asarray(self.canvas.buffer_rgba()), *tints)
+        return encode_png(self.canvas.buffer_rgba(), *tints)
 
     def __repr__(self) -> str:
         return self.alt

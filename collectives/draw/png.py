@@ -15,12 +15,16 @@ NEAR = 8  # levels of a channel: Pillow looks colors up by their upper six bits,
 WHITE, BLACK = (255, 255, 255), (0, 0, 0)
 
 
-def encode_png(pixels: np.ndarray, fills: frozenset[str], inks: frozenset[str]) -> bytes:
+def encode_png(pixels: memoryview, fills: frozenset[str], inks: frozenset[str]) -> bytes:
     """The PNG of pixels (height, width, 4), without date or version, the same bytes each time.
 
     fills, inks: '#rrggbb' of the shapes and of the text that were drawn on white.
     """
-    image = Image.fromarray(pixels).convert("RGB").quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE)
+    image = (
+        Image.fromarray(np.asarray(pixels))
+        .convert("RGB")
+        .quantize(palette=_palette(fills, inks), dither=Image.Dither.NONE)
+    )
     file = io.BytesIO()
     image.save(file, "png", compress_level=9)
     return file.getvalue()

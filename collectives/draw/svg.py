@@ -88,8 +88,8 @@ def _shapes(sketch: Any, inks: Inks) -> Iterator[str]:
         path = artist.get_path()
         fill, edge = (to_hex(tint) if tint[3] else "none" for tint in (artist.get_facecolor(), artist.get_edgecolor()))
         if fill != "none":
-            (left, top), (right, bottom) = path.vertices.min(axis=0), path.vertices.max(axis=0)
-            filled.append((left, top, right, bottom, fill))
+            xs, ys = zip(*path.vertices.tolist())
+            filled.append((min(xs), min(ys), max(xs), max(ys), fill))
         line = artist.get_linewidth() * 100 / 72  # points to pixels
         if edge == "none" or not line:
             yield f'<path d="{_d(path)}" {inks(fill=fill)}/>'

@@ -4,7 +4,6 @@ Each call takes an unused worker group, sends it the function, listens to all of
 at once, and ends them, whatever happens.
 """
 
-import inspect
 import os
 import threading
 from contextlib import suppress
@@ -13,10 +12,10 @@ from typing import Any, Callable
 
 import torch
 
-from ..format import with_article
 from ..outcome.errors import message_only
 from ..outcome.run import Run
 from ..rank import torch_private
+from .arguments import check_arguments
 from .conversation import Interrupts
 from .pickling import pack_call
 from .pool import FreshRanks, LocalRanks, wait_for_successors
@@ -77,7 +76,8 @@ def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple
     """Do what `run` does, on these ranks."""
     torch_private.warn()
     try:
-        check_arguments(fn, settings.world_size, settings.timeout)
+        check_not_inside_a_rank()
+        check_arguments(fn, settings.world_size, settings.timeout, MAX_RANKS, "each rank is a process")
         payload, context = pack_call(fn, args, kwargs), ProcessContext.here()
     except (TypeError, ValueError) as error:
         raise message_only(error)
@@ -108,26 +108,9 @@ os.register_at_fork(before=wait_for_successors, after_in_child=_in_forked_child)
 # --- arguments ----------------------------------------------------------------------------
 
 
-def check_arguments(fn: Any, world_size: Any, timeout: Any) -> None:
+def check_not_inside_a_rank() -> None:
     if "RANK" in os.environ and torch.distributed.is_initialized():
         raise RuntimeError("run() was called inside a rank: ranks cannot start ranks of their own.")
-    if not callable(fn):
-        raise TypeError(
-            f"run() needs a function to run on every rank, not {'None' if fn is None else with_article(fn)}. Pass the function "
-            "without calling it: run(share), not run(share()) or run('share')."
-        )
-    if isinstance(world_size, bool) or not isinstance(world_size, int):
-        raise TypeError(f"world_size is a number of processes, a whole number like 4, not {world_size!r}.")
-    if not 1 <= world_size <= MAX_RANKS:
-        raise ValueError(f"world_size must be from 1 to {MAX_RANKS}, not {world_size}: each rank is a process.")
-    if isinstance(timeout, bool) or not isinstance(timeout, (int, float)):
-        raise TypeError(f"timeout is a number of seconds, not {timeout!r}.")
-    if not timeout > 0:
-        raise ValueError(f"timeout must be more than 0 seconds, not {timeout}.")
-    if inspect.iscoroutinefunction(fn):
-        raise TypeError("run() needs an ordinary function; an async one would return without having run.")
-    if inspect.isgeneratorfunction(fn):
-        raise TypeError("run() needs an ordinary function; one that yields would return without having run.")
 
 
 _one_at_a_time = threading.Lock()

@@ -72,7 +72,11 @@ def _key(value: Value) -> Hashable:
         return value
     import torch  # takes a second, which whoever has values has paid
 
-    return value.dtype, value.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    memory = value.contiguous().reshape(-1).view(torch.uint8)
+    try:
+        return value.dtype, memory.numpy().tobytes()
+    except AttributeError:  # a page has no NumPy
+        return value.dtype, bytes(memory.tolist())
 
 
 def steps_of(calls: list[Call]) -> list[int]:

@@ -724,6 +724,14 @@ def zero_(x: Tensor) -> Tensor:
     return fill_(x, 0)
 
 
+def nan_to_num(x: Tensor, nan: float = 0.0, posinf: float | None = None, neginf: float | None = None) -> Tensor:
+    most = dtypes.limits(x.dtype)
+    ends = {math.inf: most.max if posinf is None else posinf, -math.inf: most.min if neginf is None else neginf}
+    values = x.values()
+    result = new([nan if a != a else ends.get(a, a) for a in values], x.shape, x.dtype)
+    return follow(result, [x], lambda g: [g * new([float(math.isfinite(a)) for a in values], x.shape, x.dtype)])
+
+
 # --- comparison -------------------------------------------------------------------------------
 
 
@@ -754,7 +762,7 @@ METHODS: dict[str, Function] = {
     **{f.__name__: f for f in (
         add, sub, div, lerp, clamp, where, masked_fill, mean, prod, count_nonzero, var, std, norm, cumsum, sort, argsort,
         topk, softmax, logsumexp, nonzero, bincount, unique, flip, roll, matmul, outer, clone, repeat_interleave, index_select,
-        gather, tril, triu, equal, isclose, allclose,
+        gather, tril, triu, nan_to_num, equal, isclose, allclose,
     )},
     "neg": neg, "exp": exp, "log": log, "log2": log2, "sqrt": sqrt, "rsqrt": rsqrt, "sin": sin, "cos": cos, "tanh": tanh,
     "sigmoid": sigmoid, "relu": relu, "sign": sign, "square": square, "reciprocal": reciprocal, "floor": floor, "ceil": ceil,

@@ -6,7 +6,8 @@ from collectives.lazy import lazy
 __all__ = lazy(
     __name__,
     {
-        ".check_cells": "CheckFailed check_budget check_practice check_values mine_or",
+        ".check_cells": "check_budget check_practice check_values mine_or",
+        ".trial": "CheckFailed",
         # for files of exercises/tasks
         ".cases": "LARGE Case",
         ".on_rank": "File content",

@@ -13,13 +13,24 @@ from typing import Sequence
 from helpers.course import ROOT
 from helpers.views.web import WORKER
 
+from .runnable_cells import RUNNABLE
+
 PYODIDE = "pyodide@314.0.7"  # its Python is 3.14
 FILES = ("pyodide.mjs", "pyodide.asm.mjs", "pyodide.asm.wasm", "python_stdlib.zip", "pyodide-lock.json")
 # See worker.mjs.
 ANSWER = "collectives.figures.written, collectives.figures.planning, collectives.watch.explain.command"
 SCRIPT = f"import sys, {ANSWER}; print(*(m.__file__ for n, m in sys.modules.items() if n.startswith('collectives')))"
+# With the small torch and matplotlib, as a page has them.
+CELLS = """
+import sys
+from collectives.draw.without_matplotlib import install; install()
+from collectives.pretend.torch_module import install; install()
+import helpers.exercise.page, collectives.draw.panels, collectives.draw.wait_graph
+print(*(m.__file__ for n, m in sys.modules.items() if n.partition(".")[0] in ("collectives", "helpers")))
+"""
 DATA = [
-    f"collectives/machines/{name}.csv" for name in ("gpus", "links", "models", "networks")
+    *(f"collectives/machines/{name}.csv" for name in ("gpus", "links", "models", "networks")),
+    *(f"exercises/tasks/practice/{name}.py" for name in RUNNABLE),
 ]  # that these modules read
 
 
@@ -58,8 +69,11 @@ def serve(kept: Path, folder: Path) -> int | None:
     for name in FILES:
         shutil.copy(source / name, folder)
     shutil.copy(WORKER, folder)
-    loaded = subprocess.run([sys.executable, "-c", SCRIPT], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    loaded = set()
+    for script in (SCRIPT, CELLS):
+        modules = subprocess.run([sys.executable, "-c", script], cwd=ROOT, check=True, capture_output=True, text=True)
+        loaded |= set(modules.stdout.split())
     with zipfile.ZipFile(folder / "collectives.zip", "w", zipfile.ZIP_DEFLATED) as library:
-        for name in [*sorted(loaded.split()), *(ROOT / name for name in DATA)]:
+        for name in [*sorted(loaded), *(ROOT / name for name in DATA)]:
             library.write(name, Path(name).resolve().relative_to(ROOT.resolve()))
     return sum(file.stat().st_size for file in folder.iterdir() if file.name not in (WORKER.name, FILES[0]))

@@ -15,5 +15,8 @@ LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its fun
 
 def script() -> str:
     """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    page = (FOLDER / f"{part}.js" for part in ("recorded", "explore", "orders", "write", "planner", "explain", "page"))
+    page = (
+        FOLDER / f"{part}.js"
+        for part in ("recorded", "explore", "orders", "write", "runnable", "planner", "explain", "page")
+    )
     return '"use strict";\n{\n' + web.join_modules(web.FOLDER / "base.js", *FIGURES, *page) + "}\n"

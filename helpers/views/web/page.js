@@ -4,7 +4,7 @@ for (const [k, script] of document.querySelectorAll('script[type="application/vn
   const data = JSON.parse(script.textContent), el = h("div")
   script.after(el)
   if (["predict", "puzzle"].includes(data.kind)) predict(el, data, remembered(`${location.pathname} ${k} ${data.title}`), markerOf(data))
-  else ({ steps, cost, prices, explore, planner, write, explain })[data.kind](el, data)
+  else ({ steps, cost, prices, explore, planner, write, runnable, explain })[data.kind](el, data)
   script.parentElement.classList.add("alive")
 }
 

@@ -1,6 +1,7 @@
 // Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/figures/written.py, and
-// what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, {planned: [...]}, or
-// {evidence: [[name, bytes], ...]}, files that collectives/watch/explain explains.
+// what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, {planned: [...]},
+// {cell: {...}}, a notebook's cell that helpers/exercise/page.py runs on pretended ranks, or {evidence: [[name, bytes], ...]}, files
+// that collectives/watch/explain explains.
 
 import { loadPyodide } from "./pyodide.mjs"
 
@@ -20,12 +21,20 @@ self.fetch = async (...what) => {
 }
 
 const START = `
-import json
+import json, sys
 def answer(question):
     match json.loads(question):
         case {"source": source, "task": task}:
             from collectives.figures.written import evaluate
             return json.dumps(evaluate(source, task))
+        case {"cell": asked}:
+            if "torch" not in sys.modules:
+                from collectives.draw.without_matplotlib import install
+                install()
+                from collectives.pretend.torch_module import install
+                install()
+            from helpers.exercise.page import evaluate
+            return json.dumps(evaluate(asked))
         case {"planned": given}:
             from collectives.figures.planning import plan_data
             return json.dumps(plan_data(*given))

@@ -46,19 +46,13 @@ const python = {
 
 const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((100 * loaded) / whole))}%`
 
-/** An editor in `el`: {source, task, weighs (bytes of Python), place (by which the text is kept)}. */
-function write(el, data) {
-  const root = frame(el, WRITE), memory = remembered(data.place)
-  const keep = text => memory.set(text === data.source ? undefined : text)
-  const numbers = h("pre", { "aria-hidden": "true" }), says = h("div", { role: "status" }), out = h("div")
-  const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
-  const field = h("textarea", { "aria-label": `Python: ${data.task.name}`, spellcheck: "false", autocapitalize: "off", autocomplete: "off",
-    wrap: "off", oninput: () => (renumber(), keep(field.value)), onkeydown: typed,
+/** A field for Python with numbered lines: {box, text(), fill(text), renumber(wrong line)}.  run: called by Ctrl, Meta or Shift + Enter. */
+function editor(name, keep, run) {
+  const numbers = h("pre", { "aria-hidden": "true" })
+  const field = h("textarea", { "aria-label": `Python: ${name}`, spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off",
+    "aria-description": "Tab indents. To leave the field by keyboard, press Escape, then Tab. Ctrl + Enter runs the code.",
+    oninput: () => (renumber(), keep(field.value)), onkeydown: typed,
     onfocus: () => python.worker || python.begin(() => {}) }) // it is there when the first line is written
-  const run = h("button", { class: "primary", onclick: judge }, `Run in the browser (loads Python once, ${Math.round(data.weighs / 1e6)} MB)`)
-  const again = h("button", { onclick: () => (fill(data.source), keep(data.source)) }, "Begin again")
-  root.append(h("div", { class: "written" }, numbers, field), h("div", { class: "bar" }, run, again, meter), says, out)
-  fill(memory.value ?? data.source)
 
   function fill(text) {
     field.value = text
@@ -75,7 +69,7 @@ function write(el, data) {
   /** Enter keeps the indentation, Tab indents; after Escape Tab leaves. */
   function typed(event) {
     event.stopPropagation()
-    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.shiftKey)) return event.preventDefault(), judge()
+    if (event.key === "Enter" && (event.ctrlKey || event.metaKey || event.shiftKey)) return event.preventDefault(), run()
     if (event.key === "Tab" && !event.shiftKey && !field.dataset.left) return event.preventDefault(), insert("    ")
     if (event.key === "Enter") {
       const before = field.value.slice(0, field.selectionStart).split("\n").at(-1), deep = before.match(/^ */)[0]
@@ -90,12 +84,27 @@ function write(el, data) {
     field.dispatchEvent(new Event("input"))
   }
 
+  return { box: h("div", { class: "written" }, numbers, field), field, text: () => field.value, fill, renumber }
+}
+
+/** An editor in `el`: {source, task, weighs (bytes of Python), place (by which the text is kept)}. */
+function write(el, data) {
+  const root = frame(el, WRITE), memory = remembered(data.place)
+  const keep = text => memory.set(text === data.source ? undefined : text)
+  const code = editor(data.task.name, keep, judge)
+  const says = h("div", { role: "status" }), out = h("div")
+  const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
+  const run = h("button", { class: "primary", onclick: judge }, `Run in the browser (loads Python once, ${Math.round(data.weighs / 1e6)} MB)`)
+  const again = h("button", { onclick: () => (code.fill(data.source), keep(data.source)) }, "Begin again")
+  root.append(code.box, h("div", { class: "bar" }, run, again, meter), says, out)
+  code.fill(memory.value ?? data.source)
+
   async function judge() {
     if (run.disabled) return
     run.disabled = true
     says.textContent = "Running"
     try {
-      show(await python.run(field.value, data.task, loaded => {
+      show(await python.run(code.text(), data.task, loaded => {
         meter.hidden = false
         meter.value = loaded
         says.textContent = loading(loaded, data.weighs)
@@ -111,7 +120,7 @@ function write(el, data) {
 
   function show(result) {
     says.replaceChildren(h("pre", { class: `prose ${result.failure ? "no" : ""}` }, result.failure ? `✗ ${result.failure}` : `✓ ${result.words}`))
-    renumber(result.line)
+    code.renumber(result.line)
     const figure = h("div"), { plays, board } = result
     if (plays?.kind === "steps") steps(figure, { ...plays, plays: !result.failure }, { value: result.failure ? plays.says.length - 1 : 0 })
     else if (plays) orders(figure, plays)
