@@ -26,6 +26,9 @@ ADDED_IN_ORDER = 8  # numbers: fewer are added one after the y
 
 def kind_of(*operands: Any) -> dtype:
     """The kind of a result of tensors and Python's numbers."""
+    kinds = {x.dtype for x in operands if isinstance(x, Tensor)}
+    if len(kinds) == 1 and (kind := kinds.pop()).is_floating_point:
+        return kind
     return dtypes.of_results([
         (x.dtype, 2 if x.shape else 1) if isinstance(x, Tensor) else (dtypes.BY_TYPE[type(x)], 0) for x in operands
     ])  # fmt: skip

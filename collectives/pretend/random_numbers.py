@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import random
+from functools import cached_property
 from typing import Any
 
 from . import dtypes
@@ -20,12 +21,18 @@ class Generator:
         self.manual_seed(67280421310721)
 
     def manual_seed(self, seed: int) -> Generator:
-        state = [seed & 0xFFFFFFFF]
+        self._seed, self._normal = seed, None
+        vars(self).pop("_twister", None)
+        return self
+
+    @cached_property
+    def _twister(self) -> random.Random:
+        state = [self._seed & 0xFFFFFFFF]
         for k in range(1, 624):
             state.append((1812433253 * (state[-1] ^ state[-1] >> 30) + k) & 0xFFFFFFFF)
-        self._twister, self._seed, self._normal = random.Random(), seed, None
-        self._twister.setstate((3, (*state, 624), None))
-        return self
+        twister = random.Random()
+        twister.setstate((3, (*state, 624), None))
+        return twister
 
     def initial_seed(self) -> int:
         return self._seed

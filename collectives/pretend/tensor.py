@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import operator
 from array import array
+from functools import lru_cache
 from itertools import product
 from math import prod
 from typing import Any, Callable, Iterable, Iterator, Sequence
@@ -77,7 +78,8 @@ class CpuDevice:
 strided, CPU = StridedLayout(), CpuDevice()
 
 
-def steps(shape: Sequence[int]) -> tuple[int, ...]:
+@lru_cache(maxsize=1024)
+def steps(shape: tuple[int, ...]) -> tuple[int, ...]:
     """The strides of numbers without gaps."""
     strides, step = [], 1
     for size in reversed(shape):
@@ -170,6 +172,8 @@ class Tensor:
         return self.strides if dim is None else self.strides[dim]
 
     def is_contiguous(self, memory_format: Any = None) -> bool:
+        if self.strides == steps(tuple(self.shape)):
+            return True
         step = 1
         for size, stride in zip(reversed(self.shape), reversed(self.strides)):
             if size != 1 and stride != step:
@@ -284,7 +288,7 @@ class Tensor:
                 "view size is not compatible with input tensor's size and stride (at least one dimension spans across two "
                 "contiguous subspaces). Use .reshape(...) instead."
             )
-        return self.as_view(target, steps(target), self.offset)
+        return self.as_view(target, steps(tuple(target)), self.offset)
 
     def _strides_as(self, target: Sequence[int]) -> tuple[int, ...] | None:
         """The strides of this shape if the memory allows it; None if not."""
@@ -572,6 +576,8 @@ def place(dim: int, ndim: int) -> int:
 
 def broadcast(left: Sequence[int], right: Sequence[int]) -> tuple[int, ...]:
     """The shape of a result of two shapes."""
+    if left == right or not left:
+        return tuple(right)
     ndim = max(len(left), len(right))
     a, b = (1,) * (ndim - len(left)) + tuple(left), (1,) * (ndim - len(right)) + tuple(right)
     for k, (x, y) in enumerate(zip(a, b)):
@@ -586,7 +592,7 @@ def new(values: Iterable, shape: Iterable[int], kind: dtype) -> Tensor:
     """A tensor with memory of its own."""
     if not kind.code:
         raise Absent(f"this page has no tensors of {kind}")
-    data = array(kind.code, map(kind.fit, values))
+    data = array(kind.code, values if kind.is_floating_point else map(kind.fit, values))
     shape = tuple(shape)
     return Tensor(Storage(data), kind, shape, steps(shape), 0)
 

@@ -60,6 +60,7 @@ class World:
         self.ranks = [Rank(self, number) for number in range(world_size)]
         self.everybody = RankGroup("0", tuple(range(world_size)))
         self.current: Rank | None = None
+        self.run_others: Callable[[], None] = lambda: None  # the scheduler's
         self.moves = 0  # messages so far
         self._posted: dict[int, int] = {}  # id(event) -> moves when it was made
         self._released: dict[int, int] = {}  # the same of a send whose Work was dropped
@@ -266,9 +267,14 @@ class Rank:
         self.world.emit(self.number, message)
 
     def suspend(self, waits_for: Any) -> None:
-        """Stop here, until the world lets it continue."""
-        self.waits_for, self.line, self.run = waits_for, learners_line(), None
-        raise Suspended
+        """Stop here, until the world lets it continue: at once if the other ranks, run from here, come far enough."""
+        self.waits_for, self.line = waits_for, learners_line()
+        if sys.exc_info()[1] is None:  # an exception that is handled here would seem to be theirs
+            self.world.run_others()
+        if not self.can_go_on:
+            self.run = None
+            raise Suspended
+        self.waits_for = None
 
     def call(self, event: Event, inputs: Any, outputs: Any, watched: bool) -> Work:
         """Make a call.  watched: whether its tensors must not be used until it is waited for."""
