@@ -3,7 +3,7 @@
     make mistakes        (python -m tests.bench.mistakes_table)
 
 Every program of mistakes.py runs three ways: as plain gloo, a process a rank; the same with
-TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run(). Every report of reports/ runs with run() and under watch.
+TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run(). Every report of reports/ runs in these ways, and under watch.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ import re
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -35,6 +34,7 @@ from tests.corpus import mistakes
 from tests.corpus.mistakes import MISTAKES, Mistake
 from tests.corpus.reports import REPORTS
 
+PROGRAMS = {m.id: m.program for m in MISTAKES} | {name: module.job for name, module in REPORTS.items()}
 PAGE = ROOT / "notebooks" / "mistakes.md"
 WORLD_SIZE = 3
 TIMEOUT = 3  # seconds: of the group, and of run() where only the clock can tell
@@ -83,7 +83,7 @@ class Outcome(NamedTuple):
 # --- a rank, in a process of its own ------------------------------------------------------
 
 
-def rank_process(mistake: str, rank: int, folder: str, detail: bool, pipe) -> None:
+def rank_process(program: str, rank: int, folder: str, detail: bool, pipe) -> None:
     os.dup2(os.open(f"{folder}/stderr-{rank}", os.O_WRONLY | os.O_CREAT), 2)
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
@@ -101,18 +101,17 @@ def rank_process(mistake: str, rank: int, folder: str, detail: bool, pipe) -> No
         world_size=WORLD_SIZE,
         timeout=timedelta(seconds=TIMEOUT),
     )
-    program = next(m.program for m in MISTAKES if m.id == mistake)
     pipe.send("connected")
     pipe.recv()  # nobody starts, and perhaps ends, before all are connected
     try:
-        program(rank, WORLD_SIZE)
+        PROGRAMS[program](rank, WORLD_SIZE)
     except BaseException as error:
         message = f"{type(error).__name__}: {error}"
         kind = next((k for k, sign in SIGNS.items() if re.search(sign, message, re.IGNORECASE)), "error")
         pipe.send(Outcome(kind, message))
     else:
         kind = "returned"
-        pipe.send(Outcome(kind, ", then ".join(map(tensors, filled))))
+        pipe.send(Outcome(kind, "" if program in REPORTS else ", then ".join(map(tensors, filled))))
     if kind != "error":  # as in a longer program: nobody hangs up before all have been heard
         pipe.poll(None)
     os._exit(0)
@@ -148,8 +147,8 @@ def tensors(value) -> str:
 # --- all ranks of a program ---------------------------------------------------------------
 
 
-def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
-    """What plain gloo makes of the program."""
+def plainly(program: str, detail: bool = False) -> Outcome:
+    """What plain gloo makes of a program of PROGRAMS."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["tests.corpus.mistakes"])
     ranks, pipes = [], []
@@ -157,7 +156,7 @@ def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
     with tempfile.TemporaryDirectory() as folder:
         for rank in range(WORLD_SIZE):
             ours, theirs = context.Pipe()
-            ranks.append(context.Process(target=rank_process, args=(mistake.id, rank, folder, detail, theirs)))
+            ranks.append(context.Process(target=rank_process, args=(program, rank, folder, detail, theirs)))
             ranks[-1].start()
             theirs.close()
             pipes.append(ours)
@@ -180,10 +179,10 @@ def plainly(mistake: Mistake, detail: bool = False) -> Outcome:
             pipe.close()
             rank.kill()
             rank.join()
-    return told([outcomes[rank] for rank in range(WORLD_SIZE)], mistake)
+    return told([outcomes[rank] for rank in range(WORLD_SIZE)], program)
 
 
-def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
+def told(outcomes: list[Outcome], program: str) -> Outcome:
     """One outcome for all: the most telling, from the lowest rank that has it."""
     worst = min((o.kind for o in outcomes), key=list(KINDS).index)
     message = next(o.words for o in outcomes if o.kind == worst)
@@ -194,7 +193,7 @@ def told(outcomes: list[Outcome], mistake: Mistake) -> Outcome:
         for rank, o in enumerate(outcomes):
             held.setdefault(o.words, []).append(rank)
         words = "; ".join(f"{_ranks(at)} {'hold' if at[1:] else 'holds'} `{h}`" for h, at in held.items() if h)
-        return Outcome(worst, "which value is used is a matter of time" if mistake.id in RACES else words)
+        return Outcome(worst, "which value is used is a matter of time" if program in RACES else words)
     if worst == "hung":
         return Outcome(worst, "longer than the timeout")
     if worst == "timed out":
@@ -233,20 +232,20 @@ def verdict(mistake: Mistake) -> tuple[str, str]:
 # --- real reports -------------------------------------------------------------------------
 
 VERDICT = re.compile(r"^(?:Mismatch|Stuck|RankFailed|Standstill|Differs): .*", re.MULTILINE)
-RUN, WATCH, SAME = "`run`", "`watch`", "`watch --same`"
+PLAIN, DETAIL, RUN, WATCH, SAME = "plain gloo", "DETAIL", "`run`", "`watch`", "`watch --same`"
 NAMED, NARROWED, SILENT = "**named**", "verdict", "silent"
 REPORTS_INTRO = """
 ## Reports of real programs
 
 {total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports).
-The cause is named in {named} of them by at least one way of running; {silent} get no word from any.
+The cause is named in {named} of them by `run` or `watch`; {silent} get no word from any. Plain gloo names {plain}, DETAIL {detail}.
 Those who wrote the judge have seen these reports, so expect less on yours. To add one, write one more file there.
 
 *named*: the words contain the sentence that names the cause. *verdict*: they say where ranks differ, or wait, and not why.
-*silent*: nothing is printed. A dash: this way of running doesn't apply. It took {seconds:.0f} s to run them all.
+*error*, *hang*, *abort*: as above. *silent*: nothing is printed. A dash: this way of running doesn't apply.
 
-| report | from | `run` | `watch` | `watch --same` |
-|---|---|---|---|---|
+| report | from | plain gloo | DETAIL | `run` | `watch` | `watch --same` |
+|---|---|---|---|---|---|---|
 """
 
 
@@ -281,10 +280,19 @@ def grade(name: str, words: str) -> str:
     return NARROWED if VERDICT.search(words) else SILENT
 
 
+def plain_grade(name: str, detail: bool = False) -> str:
+    """The grade of plain gloo on a report."""
+    outcome = plainly(name, detail)
+    if grade(name, outcome.words) == NAMED:
+        return NAMED
+    return SILENT if outcome.kind == "returned" else KINDS[outcome.kind].strip("*")
+
+
 def grades(name: str) -> dict[str, str]:
     """The grade of each way of running a report."""
     same = grade(name, told_by_watch(name, "--same")) if hasattr(REPORTS[name], "SAME") else "-"
-    return {RUN: grade(name, told_by_run(name)), WATCH: grade(name, told_by_watch(name)), SAME: same}
+    own = {RUN: grade(name, told_by_run(name)), WATCH: grade(name, told_by_watch(name)), SAME: same}
+    return {PLAIN: plain_grade(name), DETAIL: plain_grade(name, detail=True), **own}
 
 
 def report_row(name: str, ways: dict[str, str]) -> str:
@@ -293,14 +301,22 @@ def report_row(name: str, ways: dict[str, str]) -> str:
     return f"| {title} | {module.SOURCE} | {' | '.join(ways.values())} |\n"
 
 
+def counted(table: dict[str, dict[str, str]]) -> dict[str, int]:
+    """The numbers of the headline, from every report's grades."""
+    own = [{grade for way, grade in ways.items() if way not in (PLAIN, DETAIL)} for ways in table.values()]
+    return {
+        "total": len(table),
+        "named": sum(NAMED in ways for ways in own),
+        "silent": sum(set(ways.values()) <= {SILENT, "-"} for ways in table.values()),
+        "plain": sum(ways[PLAIN] == NAMED for ways in table.values()),
+        "detail": sum(ways[DETAIL] == NAMED for ways in table.values()),
+    }
+
+
 def reports_section() -> str:
-    start = time.monotonic()
     with ThreadPoolExecutor(AT_A_TIME) as pool:
         table = dict(zip(REPORTS, pool.map(grades, REPORTS)))
-    named = sum(NAMED in ways.values() for ways in table.values())
-    silent = sum(set(ways.values()) <= {SILENT, "-"} for ways in table.values())
-    intro = REPORTS_INTRO.format(total=len(table), named=named, silent=silent, seconds=time.monotonic() - start)
-    return intro + "".join(report_row(name, ways) for name, ways in table.items())
+    return REPORTS_INTRO.format(**counted(table)) + "".join(report_row(name, ways) for name, ways in table.items())
 
 
 # --- the page -----------------------------------------------------------------------------
@@ -341,8 +357,8 @@ NCCL was not run.
 
 def page() -> str:
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        plain = list(pool.map(plainly, MISTAKES))
-        detail = list(pool.map(functools.partial(plainly, detail=True), MISTAKES))
+        plain = list(pool.map(plainly, [m.id for m in MISTAKES]))
+        detail = list(pool.map(functools.partial(plainly, detail=True), [m.id for m in MISTAKES]))
     ours = [verdict(m) for m in MISTAKES]
     rows = []
     for mistake, p, d, (name, words) in zip(MISTAKES, plain, detail, ours):
