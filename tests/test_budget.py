@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_765,
     "collectives/figures": 675,
-    "collectives/judge": 3_050,
+    "collectives/judge": 3_400,
     "collectives/launch": 2_635,
     "collectives/log": 1_608,
     "collectives/machines": 935,

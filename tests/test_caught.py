@@ -54,6 +54,27 @@ def raised_again():
         return error
 
 
+def not_pickled():
+    """On rank 1, an object doesn't pickle, and the rank is at the next call."""
+    with contextlib.suppress(AttributeError):
+        dist.all_gather_object([None] * 3, (lambda: None) if dist.get_rank() == 1 else None)
+    dist.broadcast(torch.ones(2), 0)
+
+
+def missing_key():
+    """On rank 1, a called function lacks a key, and the rank is at the next call."""
+    table = {0: 1.0, 2: 1.0}
+    try:
+        dist.all_reduce(torch.tensor([value_of(table)]))
+    except KeyError:
+        pass
+    dist.broadcast(torch.ones(2), 0)
+
+
+def value_of(table):
+    return table[dist.get_rank()]
+
+
 def idioms():
     """What every program does, some ranks more than others."""
     known, numbers = {}, iter(())
@@ -95,6 +116,14 @@ def words(program):
 def test_a_verdict_names_what_a_rank_caught_before_it_left_out_a_call(program, error):
     told = words(program)
     assert f"Earlier, after 1 call, rank 1 caught {error}" in told and told.count(" caught ") == 1, told
+
+
+@pytest.mark.parametrize(
+    "program, error",
+    [(not_pickled, "AttributeError: "), pytest.param(missing_key, "KeyError: 1", marks=needs_monitoring)],
+)
+def test_what_any_program_catches_is_named_if_it_is_why_a_call_was_left_out(program, error):
+    assert f"Earlier, after 0 calls, rank 1 caught {error}" in words(program)
 
 
 def test_nothing_is_said_of_what_all_ranks_catch_or_any_program_does():

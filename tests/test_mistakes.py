@@ -11,6 +11,7 @@ from helpers import Mismatch, RunError, run
 from tests import ROOT
 from tests.bench.mistakes_table import (
     DETAIL,
+    EXPLAIN,
     PLAIN,
     REPORTS_INTRO,
     RUN,
@@ -79,7 +80,8 @@ def page_row(name):
 
 
 def page_grades(name):
-    return dict(zip((PLAIN, DETAIL, RUN, WATCH, SAME), page_row(name).removesuffix(" |").split(" | ")[2:], strict=True))
+    ways = PLAIN, DETAIL, RUN, WATCH, SAME, EXPLAIN
+    return dict(zip(ways, page_row(name).split(" | ")[2:-1], strict=True))
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ _GRAVITY = (
     "collective", "root", "reduce op", "dtype", "shape", "size", "aliased", "gaps", "remainder", "split sizes", "read",
     "returned", "written", "layout",
 )  # fmt: skip
+OF_PARTED_RANKS = ("collective", "call", "root", "shape", "size")  # flaws of ranks that are not at the same place
 OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # that two different calls may have, too, if their lines differ
 
 

@@ -7,7 +7,7 @@ machine are judged alike.
 import signal
 import time
 from collections import Counter
-from itertools import combinations
+from itertools import chain, combinations
 from typing import Callable, Collection, Iterable, Mapping
 
 from ..log import messages
@@ -15,6 +15,7 @@ from ..log.backends import is_consequence
 from ..log.calls import Call
 from ..log.event import Failure, Line
 from . import causes, diagnose, nccl
+from .decisions import is_skipped
 from .diagnose import dropped_send
 from .state import State
 from .verdict import (
@@ -37,7 +38,6 @@ from .verdict import (
 )
 
 FAILURE_GRACE_SECONDS = 1.0  # for other ranks' messages to arrive once one has failed
-OF_PARTED_RANKS = ("collective", "call", "root", "shape", "size")  # flaws of ranks that are not at the same place
 EXIT_STATUS_SECONDS = 10.0  # for the exit status of a rank that died: the fork server may be busy
 # A rank that an error ends takes longer than this to be gone, and the launcher longer to end the others.
 AT_ONCE_SECONDS = 0.1
@@ -403,7 +403,15 @@ class Monitor(State):
         if is_consequence(message.kind, message.error):
             return False
         since = self.made(rank) - message.calls  # calls
-        return since == 0 if message.kind in IDIOMS else since <= diagnose.LOOK_BACK
+        if message.kind in IDIOMS and since and not self._has_left_out(rank, message):
+            return False
+        return since <= diagnose.LOOK_BACK
+
+    def _has_left_out(self, rank: int, message: messages.Caught) -> bool:
+        """Whether a rank that caught this does not get to a call that other ranks have made, by the program's source."""
+        events = chain.from_iterable(calls.values() for k, calls in enumerate(self._events) if k != rank)
+        lines = {e.line for e in events if e.line and e.line.file == message.line.file}
+        return any(is_skipped(line, by=message.line) for line in lines)
 
     def _stuck(self, waits: dict[int, set[int]]) -> Deadlock:
         everybody, ranks = self._everybody, tuple(sorted(waits))
@@ -418,10 +426,10 @@ class Monitor(State):
 
     def _disagreement(self, wrong: diagnose.Wrong) -> Verdict:
         call, parted, repeated = wrong.calls[0], (), ()
-        if wrong.flaw in OF_PARTED_RANKS:
+        if wrong.flaw in diagnose.OF_PARTED_RANKS:
             parted = self._parted(call)
             repeated = () if parted else diagnose.repeated(call, self._matcher.before(call, diagnose.LOOK_BACK))
         about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted, "repeated": repeated}
-        if wrong.flaw in OF_PARTED_RANKS:
+        if wrong.flaw in diagnose.OF_PARTED_RANKS:
             about["catches"] = self._catches
         return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

@@ -232,45 +232,64 @@ def verdict(mistake: Mistake) -> tuple[str, str]:
 # --- real reports -------------------------------------------------------------------------
 
 VERDICT = re.compile(r"^(?:Mismatch|Stuck|RankFailed|Standstill|Differs): .*", re.MULTILINE)
-PLAIN, DETAIL, RUN, WATCH, SAME = "plain gloo", "DETAIL", "`run`", "`watch`", "`watch --same`"
+PLAIN, DETAIL, RUN, WATCH, SAME, EXPLAIN = "plain gloo", "DETAIL", "`run`", "`watch`", "`watch --same`", "`explain`"
 NAMED, NARROWED, SILENT = "**named**", "verdict", "silent"
 REPORTS_INTRO = """
 ## Reports of real programs
 
-{total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports).
-The cause is named in {named} of them by `run` or `watch`; {silent} get no word from any. Plain gloo names {plain}, DETAIL {detail}.
-Those who wrote the judge have seen these reports, so expect less on yours. To add one, write one more file there.
+Of {total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports), this course
+names the cause of {named}, by one way of running at least. It says something about {narrowed} more, and nothing at all about {silent}.
+Plain gloo names {plain}, DETAIL {detail}.
+Those who wrote the judge have seen these reports, so expect less on yours. To add one that they haven't seen, write one more
+file there.
 
 *named*: the words contain the sentence that names the cause. *verdict*: they say where ranks differ, or wait, and not why.
 *error*, *hang*, *abort*: as above. *silent*: nothing is printed. A dash: this way of running doesn't apply.
+`explain` reads the log that the job leaves under DETAIL, without a recorder. The last column counts the ways that are silent.
 
-| report | from | plain gloo | DETAIL | `run` | `watch` | `watch --same` |
-|---|---|---|---|---|---|---|
+| report | from | plain gloo | DETAIL | `run` | `watch` | `watch --same` | `explain` | silent |
+|---|---|---|---|---|---|---|---|---|
 """
 
 
 def told_by_run(name: str) -> str:
-    """The verdict of run() on a report, and nothing where it has none."""
+    """The verdict of run() on a report; where it has none, what a cell shows."""
     try:
         with contextlib.redirect_stdout(io.StringIO()):
-            run(lambda: REPORTS[name].job(dist.get_rank(), dist.get_world_size()), world_size=WORLD_SIZE, timeout=10)
+            job = REPORTS[name].job
+            return repr(run(lambda: job(dist.get_rank(), dist.get_world_size()), world_size=WORLD_SIZE, timeout=10))
     except RunError as error:
         return f"{type(error).__name__}: {error}"
-    return ""
 
 
 def told_by_watch(name: str, *options: str) -> str:
     """The lines that watch prints about a report under torchrun."""
     with tempfile.TemporaryDirectory() as folder:
-        launcher = f"--nproc-per-node {WORLD_SIZE} --rdzv-backend c10d --rdzv-endpoint localhost:0".split()
         watch = ["-m", "collectives.watch", "--record", f"{folder}/record", "--patience", "4", *options]
-        command = [sys.executable, "-m", "torch.distributed.run", *launcher, *watch, "-m", "tests.corpus.reports", name]
-        process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True, cwd=ROOT)
-        try:
-            return process.communicate(timeout=60)[1]
-        except subprocess.TimeoutExpired:
-            process.terminate()  # torchrun ends its ranks
-            return process.communicate()[1]
+        return under_torchrun(name, *watch)
+
+
+def told_by_explain(name: str) -> str:
+    """The answer of explain on the log of a report under torchrun and DETAIL, and nothing where it recognizes nothing."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "job.log"
+        log.write_text(under_torchrun(name, TORCH_DISTRIBUTED_DEBUG="DETAIL"))
+        command = [sys.executable, "-m", "collectives", "explain", str(log)]
+        answer = subprocess.run(command, stdout=subprocess.PIPE, text=True, cwd=ROOT).stdout
+    return "" if answer.startswith("Nothing is recognized") else answer
+
+
+def under_torchrun(name: str, *before: str, **environment: str) -> str:
+    """The standard error of a report's ranks and of torchrun.  before: the program that runs it, if one does."""
+    launcher = f"--nproc-per-node {WORLD_SIZE} --rdzv-backend c10d --rdzv-endpoint localhost:0".split()
+    command = [sys.executable, "-m", "torch.distributed.run", *launcher, *before, "-m", "tests.corpus.reports", name]
+    streams = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True, "errors": "replace"}
+    process = subprocess.Popen(command, **streams, cwd=ROOT, env={**os.environ, **environment})
+    try:
+        return process.communicate(timeout=60)[1]
+    except subprocess.TimeoutExpired:
+        process.terminate()  # torchrun ends its ranks
+        return process.communicate()[1]
 
 
 def grade(name: str, words: str) -> str:
@@ -292,13 +311,21 @@ def grades(name: str) -> dict[str, str]:
     """The grade of each way of running a report."""
     same = grade(name, told_by_watch(name, "--same")) if hasattr(REPORTS[name], "SAME") else "-"
     own = {RUN: grade(name, told_by_run(name)), WATCH: grade(name, told_by_watch(name)), SAME: same}
-    return {PLAIN: plain_grade(name), DETAIL: plain_grade(name, detail=True), **own}
+    answer = told_by_explain(name)
+    explained = NARROWED if answer and (found := grade(name, answer)) != NAMED else found if answer else SILENT
+    return {PLAIN: plain_grade(name), DETAIL: plain_grade(name, detail=True), **own, EXPLAIN: explained}
 
 
 def report_row(name: str, ways: dict[str, str]) -> str:
     module = REPORTS[name]
     title = module.__doc__.splitlines()[0].rstrip(".")
-    return f"| {title} | {module.SOURCE} | {' | '.join(ways.values())} |\n"
+    return f"| {title} | {module.SOURCE} | {' | '.join([*ways.values(), silence(ways)])} |\n"
+
+
+def silence(ways: dict[str, str]) -> str:
+    """The ways that say nothing, of those that apply: '2 of 5'."""
+    tried = [grade for grade in ways.values() if grade != "-"]
+    return f"{tried.count(SILENT)} of {len(tried)}"
 
 
 def counted(table: dict[str, dict[str, str]]) -> dict[str, int]:
@@ -307,7 +334,8 @@ def counted(table: dict[str, dict[str, str]]) -> dict[str, int]:
     return {
         "total": len(table),
         "named": sum(NAMED in ways for ways in own),
-        "silent": sum(set(ways.values()) <= {SILENT, "-"} for ways in table.values()),
+        "narrowed": sum(NARROWED in ways and NAMED not in ways for ways in own),
+        "silent": sum(ways <= {SILENT, "-"} for ways in own),
         "plain": sum(ways[PLAIN] == NAMED for ways in table.values()),
         "detail": sum(ways[DETAIL] == NAMED for ways in table.values()),
     }

@@ -7,6 +7,7 @@ from ...log.calls import Call
 from ...log.event import Event
 from ...log.text import drop_note as drop_note
 from ...log.text import source as source
+from ..decisions import decisions
 from ..verdict import RankState, Verdict
 
 MOST_RUNS = 8  # of ranks in a row, in a sentence
@@ -71,6 +72,36 @@ def caught(verdict: Verdict) -> list[str]:
         f"Earlier, {after(message.calls)}, rank {rank} caught {message.error}\n  {source(message.line)}"
         for rank, message in verdict.catches
     ]
+
+
+def decided(verdict: Verdict, events: Iterable[Event], together: bool = False) -> list[str]:
+    """A sentence and a line for each decision on which of these a rank calls, by the program's source.
+
+    together: whether these are parts of one call.
+    """
+    lines = {e.line for e in events if e.line and not e.is_message}  # a message is only for some ranks
+    catches = {message.line.number for _, message in verdict.catches}
+    return [
+        f"{_DECIDED[decision.kind].format(call=decision.call.number)}\n  {source(decision.line)}"
+        for decision in decisions(lines, together)
+        if catches.isdisjoint(decision.attempt)
+    ]
+
+
+_DEPENDS = "Whether a rank gets to the call in line {call} depends on"
+_DECIDED = {
+    "clock": f"{_DEPENDS} its own clock. Let one rank decide, and broadcast its decision:",
+    "files": f"{_DEPENDS} its own file system. Let one rank look, and broadcast what it finds:",
+    "random": f"{_DEPENDS} random numbers, and this file sets no seed. Let one rank draw, and broadcast:",
+    "reduce": f"{_DEPENDS} the result of reduce, which only its dst has. Use all_reduce:",
+    "set": "The calls in line {call} come in the order of a set, which is different in each process. Sort it:",
+    "handler": "A rank that catches an exception here doesn't get to the call in line {call}:",
+    "barrier": (
+        "A rank that leaves here doesn't get to the call in line {call}. The barrier before it carries no value, so let "
+        "one rank decide, and broadcast its decision:"
+    ),
+    "leaves": "A rank that leaves here doesn't get to the call in line {call}:",
+}
 
 
 def apart(parted: Sequence[Call]) -> list[str]:

@@ -13,6 +13,7 @@ from .phrases import (
     call_name,
     call_waited_in,
     caught,
+    decided,
     drop_note,
     handled,
     rows,
@@ -85,8 +86,9 @@ def interruption(verdict: Interruption) -> str:
 def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(state.event for state in verdict.standing)
+    reasons = decided(verdict, [e for call in verdict.calls for e in call])
     lacks = [*_dropped(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
-    return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *caught(verdict), *lacks])
+    return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *caught(verdict), *reasons, *lacks])
 
 
 def blame(verdict: Standstill) -> Iterable[str]:
@@ -175,6 +177,7 @@ def deadlock(verdict: Deadlock) -> str:
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [state.rank for state in gone])
     errors = [*handled(state.event for state in verdict.standing), *caught(verdict)]
+    errors += decided(verdict, [state.event for state in waiting]) if gone else []
     more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *errors])
     return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
@@ -229,6 +232,7 @@ def deserted(verdict: Deserted) -> str:
             f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.",
             table(verdict.standing),
             *caught(verdict),
+            *decided(verdict, [state.event for state in waiting]),
             f"{name_ranks(absent).capitalize()} {live}: a rank that calls destroy_process_group, or frees the group, closes its "
             "connections. Every rank of a group must make the same calls.",
         ]
@@ -245,8 +249,11 @@ def time_up(verdict: TimeUp) -> str:
         f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
         for what, ranks in doing.items()
     )
+    reasons = decided(verdict, [s.event for s in busy if s.absent])
     head = f"out of time after {verdict.seconds:g} s: {who}."
-    return "\n".join([head, table(verdict.standing), *caught(verdict), _look_for(busy, verdict.fits, verdict.distant)])
+    return "\n".join(
+        [head, table(verdict.standing), *caught(verdict), *reasons, _look_for(busy, verdict.fits, verdict.distant)]
+    )
 
 
 def _look_for(busy: list[RankState], fits: bool, distant: bool) -> str:

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 SOURCE = "a training loop"
-CAUSE = r"reduce .*(only|alone).* rank 0"
+CAUSE = r"\breduce\b.* only (rank 0|its dst) has|only rank 0 .*\breduce\b"
 
 
 def job(rank, n):

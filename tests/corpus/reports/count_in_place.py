@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 SOURCE = "a router's loss"
-CAUSE = r"(?i)clone"
+CAUSE = r"in place .*clone|clone.* before"
 
 
 def job(rank, n):

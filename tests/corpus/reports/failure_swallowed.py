@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 SOURCE = "a worker with a queue of jobs"
-CAUSE = r"ZeroDivisionError"
+CAUSE = r"rank 1 caught ZeroDivisionError"
 
 
 def job(rank, n):

@@ -4,7 +4,7 @@ import torch
 import torch.distributed as dist
 
 SOURCE = "a log of the largest gradient"
-CAUSE = r"NaN"
+CAUSE = r"NaN .*(lost|loses|MAX)|MAX .*NaN"
 
 
 def job(rank, n):

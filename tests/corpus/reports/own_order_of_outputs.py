@@ -1,7 +1,5 @@
 """outputs are summed in the order of a set of strings, which is different in each process."""
 
-import random
-
 import torch
 import torch.distributed as dist
 
@@ -9,8 +7,17 @@ SOURCE = "a model with several outputs"
 CAUSE = r"order of (a|the) set"
 
 
+class Output(str):
+    """A name with its own hash in each process, as strings have where PYTHONHASHSEED isn't set."""
+
+    shift = 0
+
+    def __hash__(self):
+        return (ord(self[1]) + self.shift) % 3
+
+
 def job(rank, n):
-    outputs = ["energy", "forces", "stress"]
-    random.Random(rank).shuffle(outputs)  # as iterating over a set does where each process has its own hash seed
-    for name in outputs:
-        dist.all_reduce(torch.ones(1) if name == "energy" else torch.ones(3, 3 if name == "stress" else 1))
+    Output.shift = rank
+    names = {Output("energy"), Output("forces"), Output("stress")}
+    for name in names:
+        dist.all_reduce(torch.ones(3) if name == "forces" else torch.ones(1))

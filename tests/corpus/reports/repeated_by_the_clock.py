@@ -6,7 +6,7 @@ import torch
 import torch.distributed as dist
 
 SOURCE = "a benchmark"
-CAUSE = r"a loop that runs a different number of times"
+CAUSE = r"own clock"
 
 
 def job(rank, n):
