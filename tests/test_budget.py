@@ -8,13 +8,12 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_150  # lines of functions; a run enters 3,143 to 3,147 of them, by its timing, in
 MOST_FILES = 50
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_096
+MOST_OF_SPINE = 2_098
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_885,
@@ -23,14 +22,14 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_765,
     "collectives/figures": 675,
-    "collectives/judge": 3_400,
+    "collectives/judge": 3_405,
     "collectives/launch": 2_635,
     "collectives/log": 1_608,
     "collectives/machines": 935,
     "collectives/outcome": 249,
     "collectives/planner": 1_890,
     "collectives/pretend": 3_590,
-    "collectives/rank": 2_928,
+    "collectives/rank": 2_929,
     "collectives/remote": 1_320,
     "collectives/same": 2_040,
     "collectives/train": 2_215,

@@ -3,6 +3,7 @@
 import linecache
 import os
 import tempfile
+import threading
 import time
 from pathlib import Path
 
@@ -87,6 +88,28 @@ def test_a_verdict_has_the_line_that_decides(program, words, line):
         run(program, world_size=3, timeout=30)
     told = str(raised.value)
     assert words in told and f"{program.__name__}, line" in told and told.count(f":  {line}\n") == 1, told
+
+
+def in_a_thread():
+    """On rank 1, the main thread's call comes before the thread's."""
+    turn = threading.Event()
+
+    def collect():
+        if dist.get_rank() == 1:
+            turn.wait()
+        dist.broadcast(torch.ones(2), 0)
+
+    thread = threading.Thread(target=collect)
+    thread.start()
+    if dist.get_rank() != 1:
+        thread.join()
+    dist.all_reduce(torch.ones(1))
+    turn.set()
+
+
+def test_a_call_in_another_thread_is_named():
+    with pytest.raises(RunError, match="in another thread. Two threads' calls on one group come in any order"):
+        run(in_a_thread, world_size=2, timeout=30)
 
 
 SHUFFLED = """

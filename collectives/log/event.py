@@ -134,6 +134,7 @@ class Event:
     abandoned: bool = False  # whether its Work was dropped, or its rank ended, before it was complete
     discarded: str | None = None  # the expression that made its output, if nothing holds that: "x.contiguous()"
     non_finite: bool = False  # whether its input has a NaN or an infinity, if that is checked
+    in_thread: bool = False  # whether a Python thread other than the main one made it
 
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would cost as much as ten of them."""

@@ -19,7 +19,7 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, Callable
 
 from ..log import backends
-from ..log.event import Event, Value
+from ..log.event import MAIN, Event, Value
 from ..log.messages import Called, Completed, Message, Misused, Waiting
 from . import kernel, step_marks, threads, torch_private
 from .callers import learners_call, python_caller
@@ -173,6 +173,7 @@ class Tracer:
         event.group_name, event.backend = group.group_name, self.groups.backend(group, device)
         event.captured = bool(streams) and self.device.captures(streams)
         event.line, entry, frame = learners_call(threads.here.given_at)
+        event.in_thread = threads.here.work not in (MAIN, None)
         event.handling = None if error is None else brief(error)  # a call in a `finally` would hide it
         event.within = None if SAME_CALL.get(entry, entry) == event.op else entry
         if event.is_message:

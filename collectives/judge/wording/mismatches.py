@@ -18,6 +18,9 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
     met = verdict.parted[0] if verdict.parted else verdict.calls[-1]
     more = [*apart(verdict.parted), *_left(verdict), *handled(verdict.calls[-1]), *caught(verdict)]
+    threads = [e.rank for e in verdict.calls[-1] if e.in_thread]
+    if threads and len(threads) < len(verdict.calls[-1].events):
+        more.append(f"{name_ranks(threads).capitalize()} made this call in another thread. {_IN_ANY_ORDER}")
     more += decided(verdict, met, together=True) if verdict.flaw in OF_PARTED_RANKS else []
     return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
 
@@ -171,6 +174,9 @@ _MISUSES = {
     "returned": "{ranks} return{s} the tensor of {op} #{k} without waiting for it.",
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",
 }
+_IN_ANY_ORDER = (
+    "Two threads' calls on one group come in any order: give the thread its own group, or wait for its end first."
+)
 _PAIRS = "Calls on a group pair up in order, whatever they are. Make the same calls in the same order on every rank."
 _PERHAPS_TWO = "If these lines aren't meant to make one call, a rank has made a call too many or too few."
 _JOIN = "Join matches only the calls of the models and optimizers given to it: make any others after its `with` block."
