@@ -35,7 +35,8 @@ EXPLAIN = (
 )
 JOBS = (
     "test_cluster",
-    "test_caught", "test_decisions",
+    "test_caught",
+    "test_decisions",
     "test_ring",
     "test_local",
     "test_steps",

@@ -42,7 +42,7 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Lambda)
 class Decision(NamedTuple):
     """A line that decides whether a rank gets to a call, or in which order to several.
 
-    kind: "clock", "files", "random", "reduce": its condition asks for that; "set": the order of a loop; "handler": of an
+    kind: "clock", "files", "random", "reduce": its condition asks for that; "set": the order of a loop; "handler": it handles an
     exception; "leaves": continue, break or return; "barrier": the same, right after a barrier.  call: the line of the
     call.  attempt: the lines whose exceptions a handler handles.
     """
@@ -75,7 +75,7 @@ def is_skipped(call: Line, by: Line) -> bool:
 
 def around(call: Line) -> Iterator[Decision]:
     """The decisions on whether a rank that is in the function of a call makes it, the nearest first."""
-    if (source := _Source.of(call.file)) is None:
+    if (source := _Code.of(call.file)) is None:
         return
     scope, steps = source.steps(call.number)
     values = _Values(source, scope)
@@ -136,7 +136,7 @@ def _jumps(node: ast.AST, looping: bool, choice: ast.AST | None = None, attempt:
             yield from _jumps(child, looping, inner, attempt)
 
 
-class _Source:
+class _Code:
     """The statements of a file, and what its imported names are."""
 
     def __init__(self, text: str) -> None:
@@ -153,7 +153,7 @@ class _Source:
         self.seeds = any("seed" in self.name(call.func).rpartition(".")[2].lower() for call in calls)
 
     @classmethod
-    def of(cls, file: str) -> "_Source | None":
+    def of(cls, file: str) -> "_Code | None":
         return _parsed("".join(linecache.getlines(file)))
 
     def text(self, number: int) -> str:
@@ -201,9 +201,9 @@ class _Source:
 
 
 @functools.lru_cache(maxsize=32)
-def _parsed(text: str) -> _Source | None:
+def _parsed(text: str) -> _Code | None:
     try:
-        return _Source(text) if text else None
+        return _Code(text) if text else None
     except SyntaxError:  # a cell with commands of IPython's
         return None
 
@@ -211,7 +211,7 @@ def _parsed(text: str) -> _Source | None:
 class _Values:
     """The expressions from which a function's variables are made."""
 
-    def __init__(self, source: _Source, scope: ast.AST) -> None:
+    def __init__(self, source: _Code, scope: ast.AST) -> None:
         self._source = source
         self._values: dict[str, list[ast.expr]] = {}
         self._shared: set[str] = set()  # that another function gets, which may give them to other ranks

@@ -61,7 +61,7 @@ class _Scheduler:
         world.run_others = self.run_others
 
     def run_ready(self) -> bool:
-        """Run each rank that can go on; False if none can."""
+        """Run each rank that can go on; False if all have to wait."""
         ready = [rank for rank in self.world.ranks if self._is_ready(rank)]
         for rank in ready:
             if self._is_ready(rank):

@@ -97,7 +97,7 @@ def evaluate(cell: dict) -> dict:
 
     cell: {notebook, before, source, check, finished}; before: the sources of the cells above, which run first, without showing
     anything; check: the function to be checked after the cell has run, or None.
-    failure: in words, None if all went well.  line: of the cell, where it failed; None where no line of it raised.
+    failure: in words, None if all went well.  line: the place in the cell where it failed; None where no line of it raised.
     """
     on_rank.LATE_SECONDS = 0
     page, above = Page(cell["notebook"], cell["finished"]), Page("", [])
