@@ -11,6 +11,8 @@ import time
 import pytest
 
 from collectives.collect.transports import TRANSPORTS
+from collectives.jobs import Hosts, HostsUnavailable
+from collectives.watch.explain.command import explain
 from collectives.watch.explain.host_map import HostMap
 from tests import ROOT
 
@@ -59,11 +61,99 @@ def test_a_job_that_hangs_is_gathered_from_its_host(tmp_path):
 
 @pytest.mark.parametrize("way", [way for way in TRANSPORTS if way != "local"])
 def test_commands_that_would_run_and_a_way_that_is_not_there(way, tmp_path):
-    dry = collect(tmp_path / "hang", "--by", way, "node0", "node1", "--dry-run")
+    job = ["--job", "4711"] if way == "srun" else []
+    dry = collect(tmp_path / "hang", "--by", way, *job, "node0", "node1", "--dry-run")
     assert "py-spy dump --pid PID" in dry.stdout and dry.stdout.count("nvidia-smi -q") == 2
     assert not (tmp_path / "hang").exists()
     absent = subprocess.run(
-        [sys.executable, "-m", "collectives", "collect", str(tmp_path / "hang"), "--by", way, "node0.invalid"],
+        [sys.executable, "-m", "collectives", "collect", str(tmp_path / "hang"), "--by", way, *job, "node0.invalid"],
         cwd=ROOT, capture_output=True, text=True, timeout=60, env=os.environ | {"PATH": str(tmp_path)},
     )  # fmt: skip
     assert absent.returncode == 0 and "node0.invalid: not reachable: " in absent.stdout, absent
+
+
+def test_srun_outside_of_the_job_needs_its_number(tmp_path):
+    """In an allocation of its own it would wait until the job that hangs has ended."""
+    outside = {name: value for name, value in os.environ.items() if not name.startswith("SLURM_")}
+    command = [sys.executable, "-m", "collectives", "collect", str(tmp_path / "hang"), "--by", "srun", "node0"]
+    absent = subprocess.run(command, cwd=ROOT, env=outside, capture_output=True, text=True, timeout=60)
+    assert absent.returncode == 2 and "name it by --job, a number that `squeue --me` shows" in absent.stderr
+
+
+ON_HOSTS = """
+import os, pathlib, sys, time, torch, torch.distributed as dist
+dist.init_process_group("gloo")
+dist.all_reduce(torch.ones(4))
+pathlib.Path(sys.argv[1], f"ready_{dist.get_rank()}").touch()
+def read_shard():
+    time.sleep(600)
+if dist.get_rank() == 2:
+    read_shard()
+dist.all_reduce(torch.ones(4))
+"""
+# What ssh does, for hosts of namespaces: the first argument is the host's process 1.
+ENTER = """#!{python}
+import subprocess, sys
+*_, host, command = sys.argv
+ones = {ones}
+sys.exit(subprocess.run([sys.executable, "-I", {enter!r}, str(ones[host]), "sh", "-c", command]).returncode)
+"""
+
+
+@pytest.mark.slow
+def test_a_job_on_hosts_of_namespaces_is_gathered_and_explained(tmp_path):
+    """Two hosts with two ranks each: names of hosts and ranks, stacks twice, and the rank that reads a shard is found."""
+    try:
+        hosts = Hosts(2)
+    except HostsUnavailable as reason:
+        pytest.skip(str(reason))
+    (tmp_path / "train.py").write_text(ON_HOSTS)
+    ssh = tmp_path / "bin" / "ssh"
+    ssh.parent.mkdir()
+    enter = str(ROOT / "collectives" / "remote" / "enter.py")
+    ssh.write_text(ENTER.format(python=sys.executable, ones=dict(zip(hosts.names, hosts._ones)), enter=enter))
+    ssh.chmod(0o755)
+    binaries = f"{ssh.parent}:{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    with hosts:
+        shared = dict(
+            MASTER_ADDR=hosts.addresses[0], MASTER_PORT="29500", WORLD_SIZE="4", GLOO_SOCKET_IFNAME=hosts.interface
+        )
+        shared |= {"OMP_NUM_THREADS": "1", "PATH": binaries}
+        ranks = [
+            hosts.start(
+                rank // 2,
+                [sys.executable, str(tmp_path / "train.py"), str(tmp_path)],
+                env=os.environ | shared | {"RANK": str(rank)},
+            )
+            for rank in range(4)
+        ]
+        end = time.monotonic() + 90
+        while len(list(tmp_path.glob("ready_*"))) < 4:
+            assert time.monotonic() < end and all(rank.poll() is None for rank in ranks)
+            time.sleep(0.05)
+        for folder in ("once", "twice"):
+            command = [
+                sys.executable,
+                "-m",
+                "collectives",
+                "collect",
+                tmp_path / "hang" / folder,
+                "--by",
+                "ssh",
+                *hosts.names,
+            ]
+            done = subprocess.run(
+                command, cwd=ROOT, env=os.environ | {"PATH": binaries}, capture_output=True, text=True, timeout=180
+            )
+            assert done.returncode == 0, done.stderr
+        for rank in ranks:
+            rank.kill()
+    names = [file.name for file in (tmp_path / "hang" / "once").iterdir()]
+    for rank in range(4):
+        assert any(re.fullmatch(rf"host{rank // 2}\.rank{rank}\.\d+\.stack\.txt", name) for name in names), (
+            names,
+            done.stdout,
+        )
+    told = " ".join(explain(tmp_path / "hang").split())
+    assert "Rank 2 is in no collective: in read_shard, train.py:7, in both stacks." in told, told
+    assert "Ranks 0, 1 and 3 are waiting in all_reduce, at <module>, train.py:10 for rank 2, it seems." in told, told

@@ -2,11 +2,12 @@
 
 python -m collectives collect hang/                                   the ranks of this host
 python -m collectives collect hang/ --by ssh node0 node1              over ssh; or srun, pdsh, kubectl (names of pods)
-python -m collectives collect hang/ --by srun node0 node1 --files '/tmp/nccl_trace_rank_*' --files 'logs/*.err'
+python -m collectives collect hang/ --by srun --job 4711 --files '/tmp/nccl_trace_rank_*' --files "$PWD/logs/*.err"
 """
 
 import argparse
 import io
+import os
 import re
 import shlex
 import socket
@@ -17,7 +18,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from .probes import OF_A_HOST, OF_A_RANK, RANKS
-from .transports import TRANSPORTS
+from .transports import TRANSPORTS, slurm_hosts
 
 HOSTS_AT_ONCE = 16
 PACK = "tar cf - --ignore-failed-read {files} 2>/dev/null; true"
@@ -81,6 +82,7 @@ class Gathering:
             raise HostError(str(error)) from None
         if job.returncode:
             words = job.stderr.decode(errors="replace").strip().splitlines()
+            words = [text for text in words if not re.match(r"srun: |pdsh@|command terminated", text)] or words
             raise failure(words[-1][:160].rstrip(".") if words else f"exit code {job.returncode}")
         return job.stdout
 
@@ -107,6 +109,13 @@ class Gathering:
             self.missing.append(f"{host}: no file is like {' or '.join(self._files)}.")
 
 
+def _hosts_of(job: str) -> list[str]:
+    try:
+        return slurm_hosts(job)
+    except (OSError, subprocess.SubprocessError) as error:
+        sys.exit(f"Slurm does not list the hosts of job {job}: {error}. Name them.")
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(
         "python -m collectives collect", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -114,6 +123,7 @@ def main() -> None:
     parser.add_argument("folder", type=Path, metavar="FOLDER", help="a new one")
     parser.add_argument("hosts", nargs="*", metavar="HOST", help="hosts, or pods; by default this one")
     parser.add_argument("--by", choices=TRANSPORTS, default="local", help="the way to run commands there (%(default)s)")
+    parser.add_argument("--job", metavar="NUMBER", help="Slurm's number of the job; by default this shell's own")
     parser.add_argument(
         "--files", action="append", default=[], metavar="PATTERN", help="logs and dumps on each host, absolute"
     )
@@ -122,6 +132,16 @@ def main() -> None:
     options = parser.parse_intermixed_args()
     if options.by == "local" and options.hosts:
         parser.error("hosts need a way to reach them: --by ssh, srun, pdsh or kubectl")
+    if options.by == "srun":
+        os.environ["SLURM_JOB_ID"] = job = (
+            options.job
+            or os.environ.get("SLURM_JOB_ID")
+            or parser.error(
+                "--by srun runs in the job's own allocation: name it by --job, a number that `squeue --me` shows"
+            )
+        )
+        if not options.hosts:
+            options.hosts = _hosts_of(job)
     if options.by != "local" and not options.hosts:
         parser.error(f"--by {options.by} needs the names of hosts")
     hosts = list(dict.fromkeys(options.hosts)) or [socket.gethostname()]

@@ -2,9 +2,11 @@
 
 from typing import NamedTuple
 
-# Processes with RANK in their environment, except a rank's children, such as workers of a data loader.
+# Processes with RANK in their environment, of the same job as this shell if Slurm started it, except a rank's children, such as
+# workers of a data loader.
 RANKS = r"""for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}
 r=$(tr '\0' '\n' <"$e" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ -n "$r" ] || continue
+[ -z "$SLURM_JOB_ID" ] || tr '\0' '\n' <"$e" 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
 u=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
 q=$(tr '\0' '\n' <"/proc/$u/environ" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ "$q" = "$r" ] || echo "$r $p"
 done; true"""
@@ -19,7 +21,11 @@ class Probe(NamedTuple):
 
 
 OF_A_RANK = (
-    Probe("stack", "py-spy dump --pid {pid}", "the line that the rank is at (needs py-spy, and the right to trace)"),
+    Probe(
+        "stack",  # by the PATH of the rank, whose environment has py-spy more likely than a shell's
+        "PATH=$(tr '\\0' '\\n' </proc/{pid}/environ | sed -n 's/^PATH=//p'):$PATH; py-spy dump --pid {pid}",
+        "the line that the rank is at (needs py-spy, and the right to trace)",
+    ),
     Probe("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
 )
 OF_A_HOST = (

@@ -80,10 +80,11 @@ class Collected:
             else:
                 lines.append(f"Not collected: {text}")
         lines += [
-            f"Not collected: {kind} of rank{'s' * (len(of) > 1)} {span(sorted(of))} ({why})."
+            f"Not collected: {kind} of rank{'s' * (len(of) > 1)} {span(sorted(set(of)))} ({why})."
             for (kind, why), of in ranks.items()
         ]
-        for (kind, why), names in hosts.items():
+        for (kind, why), reported in hosts.items():
+            names = list(dict.fromkeys(reported))
             lines.append(f"Not collected: {kind} of {', '.join(names[:4])}{', ...' * (len(names) > 4)} ({why}).")
         more = len(lines) - MOST_MISSING
         return [*lines[:MOST_MISSING], *([f"({more:,} more are in missing.txt.)"] if more > 0 else [])]

@@ -123,7 +123,7 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
         evidence.dumps += [record for record in source.dumps() if record.rank not in dumped]
     evidence.dumps.sort(key=lambda record: record.rank)
     if evidence.quiet:
-        whose = [evidence.host_map.of_file(name) or name for name in evidence.quiet]
+        whose = list(dict.fromkeys(evidence.host_map.of_file(name) or name for name in evidence.quiet))
         listed = ", ".join(whose[:6]) + ", ..." * (len(whose) > 6)
         evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed}.")
     if evidence.others:

@@ -15,6 +15,7 @@ from .failures import End
 from .hosts import HostEvent
 from .messages import Judged
 
+MOST_EVENTS = 6  # of hosts that are written out
 MOST_ENDS = 4  # that are written out
 NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
 YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
@@ -161,9 +162,11 @@ class _Firsts:
         kinds = ["gone", "fault", "kill", "program"]
         left = [event for event in self._found.hosts.ordered(kinds) if event not in self._done]
         left.sort(key=self._is_far)
-        lines = [f"{event.words()}{self._before(event)}." for event in left[:6]]
-        if len(left) > 6:
-            lines.append(f"({len(left) - 6:,} more events of hosts.)")
+        if self._first_wait is None:  # the newest are likelier to be about tonight
+            left = left[-MOST_EVENTS:] + left[:-MOST_EVENTS]
+        lines = [f"{event.words()}{self._before(event)}." for event in left[:MOST_EVENTS]]
+        if len(left) > MOST_EVENTS:
+            lines.append(f"({len(left) - MOST_EVENTS:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault" and event.host}
         if self._judged and faulty and not any(host in faulty for host in self._found.host_map.of_rank.values()):
             lines.append(
