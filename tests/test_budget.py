@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_760,
     "collectives/figures": 675,
-    "collectives/judge": 3_404,
+    "collectives/judge": 3_445,
     "collectives/launch": 2_635,
     "collectives/log": 1_609,
     "collectives/machines": 935,

@@ -112,6 +112,26 @@ def test_a_call_in_another_thread_is_named():
         run(in_a_thread, world_size=2, timeout=30)
 
 
+def test_a_decision_may_be_where_the_function_is_called_and_ask_another_function():
+    """The best loss decides on a checkpoint, and only rank 0 has it."""
+    text = BEST.splitlines(keepends=True)
+    linecache.cache["<best>"] = (len(BEST), None, text, "<best>")
+    lines = [Line("<best>", text.index(line) + 1, "") for line in text if "dist.a" in line]
+    assert [(d.kind, d.line.text, d.call.number) for d in decisions(lines)] == [("reduce", "if validate() < best:", 6)]
+
+
+BEST = """
+def validate():
+    loss = compute()
+    dist.reduce(loss, dst=0)
+    return loss.item()
+def save(): dist.all_gather(shards, shard)
+def job():
+    for epoch in range(3):
+        dist.all_reduce(gradient)
+        if validate() < best:
+            save()
+"""
 SHUFFLED = """
 names = set(sizes)
 for name in names:

@@ -73,11 +73,18 @@ def is_skipped(call: Line, by: Line) -> bool:
     return any(d.kind == "handler" and by.number in d.attempt and by.number <= call.number for d in around(call))
 
 
-def around(call: Line) -> Iterator[Decision]:
-    """The decisions on whether a rank that is in the function of a call makes it, the nearest first."""
+def around(call: Line, depth: int = DEPTH) -> Iterator[Decision]:
+    """The decisions on whether a rank makes a call: in its function, and where that is called from one line; nearest first."""
     if (source := _Code.of(call.file)) is None:
         return
     scope, steps = source.steps(call.number)
+    yield from _in_function(call, source, scope, steps)
+    if depth and (site := source.only_site(scope)):
+        for outer in around(Line(call.file, *site), depth - 1):
+            yield outer._replace(call=call)
+
+
+def _in_function(call: Line, source: "_Code", scope: ast.AST, steps: list[tuple]) -> Iterator[Decision]:
     values = _Values(source, scope)
 
     def decision(kind: str, node: ast.AST, more: str = "", attempt: range = range(0)) -> Decision:
@@ -148,9 +155,28 @@ class _Code:
                 self.imported |= {alias.asname: alias.name for alias in node.names if alias.asname}
             elif isinstance(node, ast.ImportFrom):
                 self.imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+        self.functions: dict[str, list[ast.AST]] = {}
+        self._sites: dict[
+            str, list[tuple[int, str]]
+        ] = {}  # by name, the lines that use it, and the function they are in
+        self._collect(self.tree, "<module>")
         # Ranks with the same seed draw the same numbers.
         calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))
         self.seeds = any("seed" in self.name(call.func).rpartition(".")[2].lower() for call in calls)
+
+    def _collect(self, node: ast.AST, within: str) -> None:
+        for child in ast.iter_child_nodes(node):
+            if isinstance(child, ast.FunctionDef):
+                self.functions.setdefault(child.name, []).append(child)
+            elif isinstance(child, ast.Name):
+                self._sites.setdefault(child.id, []).append((child.lineno, within))
+            self._collect(child, child.name if isinstance(child, ast.FunctionDef) else within)
+
+    def only_site(self, scope: ast.AST) -> tuple[int, str] | None:
+        """The only line that uses a function of this file, and the function that this line is in."""
+        name = getattr(scope, "name", "")
+        sites = self._sites.get(name, [])
+        return sites[0] if len(sites) == len(self.functions.get(name, ())) == 1 and sites[0][1] != name else None
 
     @classmethod
     def of(cls, file: str) -> "_Code | None":
@@ -248,9 +274,22 @@ class _Values:
             if kind := self._kind(expression):
                 return kind
             if not self._is_plain(expression):
-                return self.asks(expression.func.value, depth) if self._is_reading(expression) else None
+                return (
+                    self.asks(expression.func.value, depth)
+                    if self._is_reading(expression)
+                    else self._returns(expression, depth)
+                )
         kinds = (self.asks(child, depth) for child in ast.iter_child_nodes(expression))
         return next(filter(None, kinds), None)
+
+    def _returns(self, call: ast.Call, depth: int) -> str | None:
+        """The kind of Decision that a result of one of this file's functions makes."""
+        functions = self._source.functions.get(self._source.name(call.func), ())
+        if len(functions) != 1 or not depth:
+            return None
+        values = _Values(self._source, functions[0])
+        returns = (node.value for node in _own_nodes(functions[0]) if isinstance(node, ast.Return) and node.value)
+        return next(filter(None, (values.asks(value, depth - 1) for value in returns)), None)
 
     def is_set(self, expression: ast.AST, depth: int = DEPTH) -> bool:
         """Whether an expression's items come in the order of a set, which is different in each process."""

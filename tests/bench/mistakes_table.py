@@ -160,8 +160,12 @@ def plainly(program: str, detail: bool = False) -> Outcome:
             ranks[-1].start()
             theirs.close()
             pipes.append(ours)
-        for pipe in pipes:
-            pipe.recv()
+        try:
+            for pipe in pipes:
+                pipe.recv()
+        except EOFError:  # a busy machine took longer than the timeout to connect them
+            end(ranks, pipes)
+            return plainly(program, detail)
         for pipe in pipes:
             pipe.send("start")
         while len(outcomes) < WORLD_SIZE:
@@ -175,11 +179,16 @@ def plainly(program: str, detail: bool = False) -> Outcome:
                 except EOFError:  # it died without a word to us
                     last_words = Path(f"{folder}/stderr-{silent[pipe]}").read_text(errors="replace")
                     outcomes[silent[pipe]] = Outcome("aborted", last_words.partition("what():")[2])
-        for rank, pipe in zip(ranks, pipes):
-            pipe.close()
-            rank.kill()
-            rank.join()
+        end(ranks, pipes)
     return told([outcomes[rank] for rank in range(WORLD_SIZE)], program)
+
+
+def end(ranks: list, pipes: list) -> None:
+    """End the processes of a program."""
+    for rank, pipe in zip(ranks, pipes):
+        pipe.close()
+        rank.kill()
+        rank.join()
 
 
 def told(outcomes: list[Outcome], program: str) -> Outcome:
@@ -257,7 +266,7 @@ def told_by_run(name: str) -> str:
     try:
         with contextlib.redirect_stdout(io.StringIO()):
             job = REPORTS[name].job
-            return repr(run(lambda: job(dist.get_rank(), dist.get_world_size()), world_size=WORLD_SIZE, timeout=10))
+            return repr(run(lambda: job(dist.get_rank(), dist.get_world_size()), world_size=WORLD_SIZE, timeout=60))
     except RunError as error:
         return f"{type(error).__name__}: {error}"
 
@@ -286,7 +295,7 @@ def under_torchrun(name: str, *before: str, **environment: str) -> str:
     streams = {"stderr": subprocess.PIPE, "stdout": subprocess.DEVNULL, "text": True, "errors": "replace"}
     process = subprocess.Popen(command, **streams, cwd=ROOT, env={**os.environ, **environment})
     try:
-        return process.communicate(timeout=60)[1]
+        return process.communicate(timeout=240)[1]
     except subprocess.TimeoutExpired:
         process.terminate()  # torchrun ends its ranks
         return process.communicate()[1]
