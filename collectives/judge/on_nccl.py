@@ -166,9 +166,9 @@ class _Replay:
         monitor = Monitor(len(self._ranks), check=False)
         for number, rank in enumerate(self._ranks):
             monitor.feed(number, Began())
-            for launch in rank.launches[: rank.place + 1]:
+            for place, launch in enumerate(rank.launches[: rank.place + 1]):
                 for event in launch.parts:
-                    event.waiting = None
+                    event.start, event.waiting = float(place), None  # its seconds were a different backend's
                     monitor.feed(number, Called(event))
                     if launch.is_issued:
                         monitor.feed(number, Issued(event.index, None, event.start))

@@ -2,7 +2,7 @@
 
 from typing import Sequence
 
-from ...format import name_ranks
+from ...format import name_ranks, wrap
 from ...log import backends
 from ...log.calls import Call
 from ...log.event import Event
@@ -29,13 +29,13 @@ def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]])
     if not all(call.is_complete for call in calls):
         raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
     found = forecast(events)
-    return "\n".join([*_hang(found), *map(_crossed, found.crossed)]) or _ENDS
+    return "\n".join([*_hang(found), *(wrap(_crossed(call)) for call in found.crossed)]) or _ENDS
 
 
 def _hang(found: Forecast) -> list[str]:
     if found.standstill is None:
         may = "Right here; on NCCL it may hang."
-        return [may, *_account(found.unordered), _ONE_ORDER] if found.unordered else []
+        return [may, *_account(found.unordered), wrap(_ONE_ORDER)] if found.unordered else []
     firsts = [waits[0] for waits in found.standstill.waits if waits]
     first = [wait.event for wait in firsts]
     lacking = {(e.ends, e.within == BATCH) for wait in firsts for e in wait.call if e.is_message and wait.lacks}
@@ -46,14 +46,14 @@ def _hang(found: Forecast) -> list[str]:
         rules.append(_FIRST)
     if not rules:
         rules.append(_MESSAGES if any(e.is_message for e in first) else _ORDER)
-    return ["Right here; on NCCL it would hang.", *_account(found.standstill), *rules]
+    return ["Right here; on NCCL it would hang.", *_account(found.standstill), *map(wrap, rules)]
 
 
 def _account(standstill: Standstill) -> list[str]:
     """The ranks that would wait, with their lines."""
     first = [waits[0].event for waits in standstill.waits if waits]
     calls = ((e.rank, f"would wait in {call_name(e, standstill.world_size)}", source(e.line)) for e in first)
-    return [*blame(standstill), rows(calls)]
+    return [*map(wrap, blame(standstill)), rows(calls)]
 
 
 def _crossed(call: Call) -> str:
