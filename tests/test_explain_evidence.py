@@ -8,6 +8,7 @@ import io
 import json
 import logging
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -20,7 +21,7 @@ from torch.distributed.debug._debug_handlers import Collective, FlightRecorderHa
 from torch.distributed.debug._frontend import Response
 
 from collectives.watch.explain import debug_server
-from collectives.watch.explain.command import explain
+from collectives.watch.explain.command import explain, main
 from collectives.watch.explain.host_map import host_in
 from collectives.watch.explain.text import Text, line
 from tests import ROOT
@@ -616,7 +617,7 @@ def test_the_port_counters_that_grow(tmp_path):
 
 COUNTERS = {
     'Errors for "node3 mlx5_0"\n   GUID 0xe41d2d0300abcd port 1: [SymbolErrorCounter == 12] [PortXmitWait == 4096]\n': "Counters of node3, mlx5_0 port 1: SymbolErrorCounter 12.",
-    "node3: link mlx5_0/1 rx_write_requests 12 out_of_sequence 77 packet_seq_err 5 local_ack_timeout_err 9 \n": "local_ack_timeout_err 9",
+    "node3: link mlx5_0/1 rx_write_requests 12 out_of_sequence 77 packet_seq_err 15 local_ack_timeout_err 9 \n": "local_ack_timeout_err 9",
     "/sys/class/net/eth0/statistics/rx_errors:91\n/sys/class/net/eth0/statistics/tx_dropped:0\n": "eth0: rx_errors 91.",
     "node3$ ethtool -S eth5\nNIC statistics:\n     rx_prio3_pause: 123\n     rx_bytes: 9\n": "rx_prio3_pause 123",
     "# Port counters: Lid 2 port 1 (CapMask: 0x00)\nLinkDownedCounter:...............255\n": "at its largest value can't grow (LinkDownedCounter)",
@@ -627,6 +628,7 @@ COUNTERS = {
 def test_counters_of_other_commands(text, tmp_path):
     told = said(tmp_path, counters__txt=text)
     assert COUNTERS[text] in told and "rx_bytes" not in told and "Nothing is recognized" not in told, told
+    assert ("largest value" in told) is ("255" in text), told
 
 
 def test_the_small_files_that_collect_gathers(tmp_path):
@@ -685,6 +687,85 @@ def test_where_ranks_part_that_make_different_calls(number, sentence):
     """Recorded incidents: a rank with one batch fewer, and a branch that a rank took alone. No host is blamed."""
     told = explain(ROOT / "exercises" / "incidents" / number)
     assert sentence in told and "Its host" not in told, told
+
+
+def test_an_evicted_pod_and_the_errors_of_those_that_lost_it(tmp_path):
+    """Its ranks wrote nothing. NCCL's own words after an exception are no exception, and an old OOM kill comes last."""
+    events = "LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n"
+    events += "4h12m  Warning  OOMKilling  node/ip-10-2-0-15  Memory cgroup out of memory: Killed process 8123 (python3)\n"
+    events += "6m1s   Warning  Evicted     pod/train-3        The node was low on resource: ephemeral-storage.\n"
+    error = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error, NCCL version 2.27.5"
+    text = "".join(
+        trace(rank, error)
+        + f"[rank{rank}]: ncclRemoteError: A call failed possibly due to a network error or a remote process exiting prematurely.\n"
+        for rank in range(8)
+    )  # fmt: skip
+    told = said(tmp_path, events__txt=events, job__log=text)
+    first, *rest = told.splitlines()
+    assert first.startswith("train-3 reported (Kubernetes) that the pod was evicted") and "6m1s before" in first, told
+    assert rest[0].startswith("ip-10-2-0-15 reported that the kernel killed process 8123") and "4h12m before" in rest[0], told
+    assert "isn't in these files" not in told
+
+
+def test_congestion_at_one_host(tmp_path):
+    """ethtool on all hosts by pdsh, twice: large counters that stand still are not tonight's."""
+    for k in (1, 2):
+        row = "{h}: NIC statistics:\n{h}:      rx_packets: 99\n{h}:      rx_prio3_pause: {n}\n"
+        rows = row.format(h="hgx-b", n=99120384) + row.format(h="hgx-c", n=5512 + (k - 1) * 3911822)
+        (tmp_path / f"ethtool_{k}.txt").write_text(rows)
+    told = explain(tmp_path)
+    assert told.startswith(
+        "Counters of hgx-c grew between two readings: rx_prio3_pause by 3,911,822 to 3,917,334: "
+        "congestion, or lost packets, on the path of this host alone.\nThe counters of hgx-b did not grow"
+    ), told  # fmt: skip
+
+
+def test_stacks_of_processes_whose_ranks_are_unknown(tmp_path):
+    for moment in (1, 2):
+        for host, pid, frames in (("alpha", 41, IN_LOADER), ("beta", 41, IN_CALL), ("beta", 42, IN_CALL)):
+            with (tmp_path / f"stack_{host}_{moment}.txt").open("a") as file:
+                file.write(SPY.format(pid=pid, frames=frames))
+    told = explain(tmp_path)
+    assert told.startswith(
+        "Process 41 on alpha is in no collective: _try_get_data, dataloader.py:1308, at train, train.py:96, in both stacks.\n"
+        "2 processes are in all_reduce, at average, train.py:72, in both stacks."
+    ), told  # fmt: skip
+
+
+# --- as many columns as a terminal has ----------------------------------------------------
+
+
+def test_512_ranks_fit_a_terminal(tmp_path, capsys, monkeypatch):
+    """Every kind of evidence at once, of 64 hosts with long names, is readable on 100 columns and a screen or two."""
+    hosts = [f"gpu-{k:03}.rack{k // 8}.cluster.example.com" for k in range(64)]
+    for k, host in enumerate(hosts):
+        ranks = [rank for rank in range(8 * k, 8 * k + 8) if rank % 37]
+        text = "\n".join(lines(rank, 78, 78) for rank in ranks) + "\n"
+        text += "".join(trace(rank, GLOO + "9" * 200) for rank in ranks[::3])
+        (tmp_path / f"{host}.log").write_text(text)
+        xids = "".join(
+            f"[Mon Sep  1 05:09:51 2025] NVRM: Xid (PCI:0000:{n:02}:00): {n}, pid=1, GPU has fallen off the bus.\n" for n in (79, 48)
+        )
+        (tmp_path / f"dmesg_{host}.txt").write_text(xids if k % 5 == 0 else "nothing\n")
+        (tmp_path / f"{host}.rank{8 * k}.7.status.txt").write_text(f"Name:\tpython\nState:\t{'TD'[k % 2]} (x)\n")
+        (tmp_path / f"{host}.rdma.txt").write_text(f"link mlx5_0/1 rx_write_requests 1 out_of_sequence {k * k} packet_seq_err {k} \n")
+        for rank in ranks[:4]:
+            frames = IN_LOADER.replace("train.py", f"a_long_name_of_a_file_{rank % 9}.py") if rank % 5 else IN_CALL
+            (tmp_path / f"{host}.rank{rank}.9.stack.txt").write_text(SPY.format(pid=rank, frames=frames))
+    late = "".join(f"  Rank {rank} -- GPU 4 managed by process {rank} on node 10.0.{rank // 8}.1\n" for rank in range(0, 512, 3))
+    kinds = f"#0-0 (fa93daea854b060b) MISMATCH\n  Communicator ranks have different AllGather operation counts\n  341 ranks have launched up to operation 640\n  171 ranks have launched up to operation 641\n{late}"
+    (tmp_path / "ras.txt").write_text(RAS.format("MISMATCH", kinds).replace("32        32", "512       512"))
+    missing = "".join(f"{host}.rank{8 * k}.9.stack.txt (the line that the rank is at): no answer within {k} s.\n" for k, host in enumerate(hosts))
+    (tmp_path / "missing.txt").write_text(f"Missing:\n{missing}")
+    monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path)])
+    handler = signal.getsignal(signal.SIGPIPE)
+    try:
+        main()
+    finally:
+        signal.signal(signal.SIGPIPE, handler)
+    told = capsys.readouterr().out.splitlines()
+    assert max(map(len, told)) <= 100, max(told, key=len)
+    assert len(told) <= 120, len(told)
 
 
 # --- the command --------------------------------------------------------------------------

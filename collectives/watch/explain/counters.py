@@ -28,6 +28,7 @@ _FILE = re.compile(
     r"/sys/class/(?:net/(?P<net>[^/]+)/statistics|infiniband/(?P<nic>[^/]+)/ports/\d+/(?:hw_)?counters)/(?P<name>\w+):(?P<n>\d+)$"
 )
 _STATISTIC = re.compile(r"\s+(\w+): (\d+)$")
+_PDSH = re.compile(r"([a-zA-Z][\w.\-]*): (?=\s+\w+: \d|NIC statistics|# Port |\w+:\.\.|link \S+ \w+ \d)")
 # Counters by their names in lower case without underscores, and what it means that they grow.
 LINK = "a bad cable, port or NIC"
 PEER = "the other end, or the path to it, doesn't answer"
@@ -48,7 +49,10 @@ MEANINGS = {
     ),
 }  # fmt: skip
 ORDER = (LINK, PEER, FULL)
-LARGEST = (15, 255, 65535, 4294967295)  # at which old counters stop
+LARGEST = {  # at which the counters of perfquery without -x stop
+    "SymbolErrorCounter": 65535, "LinkErrorRecoveryCounter": 255, "LinkDownedCounter": 255, "PortRcvErrors": 65535,
+    "PortXmitDiscards": 65535, "LocalLinkIntegrityErrors": 15, "ExcessiveBufferOverrunErrors": 15, "PortXmitWait": 4294967295,
+}  # fmt: skip
 MOST_PORTS = 3  # that are written out
 
 
@@ -74,6 +78,8 @@ class PortCounters:
 
     def read(self, line: LogLine) -> bool:
         text = line.text
+        if prefix := _PDSH.match(text):
+            line, text = line._replace(host=prefix[1]), text[prefix.end() :]
         if section := _SECTION.search(text):
             self._new(line.host or self._host, self._port or f"Lid {section[1]} port {section[2]}")
             return True
@@ -139,6 +145,12 @@ class PortCounters:
         for meaning, growth, values, (host, port) in shown[:MOST_PORTS]:
             ranks = sorted(rank for rank, name in host_map.of_rank.items() if name == host)
             where = f"{host or 'A host that the file does not name'}{f' ({few(ranks)})' if ranks else ''}{f', {port}' if port else ''}"
+            if (
+                growth
+                and meaning == FULL
+                and len({at[0] for _, growing, _, at in grown if growing}) == 1 < len({at[0] for at in self.ports})
+            ):
+                meaning = "congestion, or lost packets, on the path of this host alone"
             if growth:
                 parts = [
                     f"{name} by {n:,} to {values[name]:,}"
@@ -162,7 +174,9 @@ class PortCounters:
                 if again
                 else "None of them grew between two readings, so they are from an earlier time."
             )
-        if stuck := sorted({name for row in rows for name, n in row[2].items() if n in LARGEST and name not in row[1]}):
+        if stuck := sorted(
+            {name for row in rows for name, n in row[2].items() if n == LARGEST.get(name) and name not in row[1]}
+        ):
             yield f"A counter at its largest value can't grow ({', '.join(stuck[:3])}): clear it, and read it again."
 
     def _rows(self) -> Iterator[tuple[str, dict[str, int], dict[str, int], tuple[str, str]]]:

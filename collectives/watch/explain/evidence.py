@@ -136,6 +136,7 @@ def _settle_hosts(evidence: Evidence) -> None:
     """Find where ranks ran, and give events the host that their file is of."""
     for record in evidence.dumps:
         evidence.host_map.take(record.path, {record.rank})
+    evidence.host_map.hosts |= {*filter(None, (event.host for event in evidence.hosts.events)), *evidence.nccl.hosts}
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts)
     evidence.hosts.settle(evidence.host_map)

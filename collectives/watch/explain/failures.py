@@ -34,7 +34,7 @@ _ITEM = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)"
 _EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _OF_STORE = ("should dump", "sendBytes failed", "recvValue failed", "shut down too early")
 _LOST_WORDS = (
-    *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "for recv operation to complete", "for send operation to complete", "ncclRemoteError",
+    *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "for recv operation to complete", "for send operation to complete", "ncclRemoteError", "remote process exited or there was a network error", "exceeded error retry count",
     "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
 )  # fmt: skip
 _SUMMARY = ("ChildFailedError", "SignalException")  # raised by torchrun itself
@@ -155,6 +155,9 @@ class Failures:
             return False
         if not open_ and not raised["kind"].endswith(("Error", "Exception", "Interrupt")):
             return False
+        if raised["kind"].startswith("nccl"):  # NCCL's words, after the exception that torch made of them
+            self.follow[raised["kind"]] += raised["kind"] == "ncclRemoteError"
+            return True
         self._open.pop(key, None)
         if raised["kind"] in _SUMMARY or raised["kind"] == "SystemExit":
             return True

@@ -37,11 +37,19 @@ class HostEvent:
     pid: int | None = None
     times: int = 1
     file: str = ""  # that reports it
+    age: str = ""  # when it was listed, as Kubernetes prints it: 4h12m
 
     def words(self) -> str:
         where = self.host or "A host that the line does not name"
         times = f", {self.times:,} times" if self.times > 1 else ""
-        return f"{where} {'' if self.kind == 'gone' else 'reported '}{self.what}{clock(self.at)}{times}"
+        ago = f", {self.age} before it was listed" if self.age else ""
+        return (
+            f"{where} {'' if self.kind == 'gone' else 'reported '}{self.what.rstrip('.')}{clock(self.at)}{ago}{times}"
+        )
+
+    @property
+    def age_seconds(self) -> float:
+        return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([dhms])", self.age))
 
 
 Make = Callable[[re.Match], tuple[str, str, str, int | None]]  # -> what, kind, host, process
@@ -65,6 +73,10 @@ def _as(what: str, kind: str = "fault") -> Make:
     return make
 
 
+_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
+_LISTED = re.compile(
+    r"(?P<age>(?:\d+[dhms])+)\s+(?:\(x\d+ over \S+\)\s+)?(?:Warning|Normal)\s.*?\b(?:node|pod)/(?P<host>[\w.\-]+)"
+)
 _NODE = r"(?P<host>[\w.\-]+)"
 _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
     (re.compile(pattern), make)
@@ -121,11 +133,14 @@ class HostEvents:
         for pattern, make in _KINDS:
             if found := pattern.search(line.text):
                 what, kind, host, pid = make(found)
-                host = host or line.host or _prefix(line.text, found.start())
+                listed = _LISTED.match(line.text)
+                host = host or line.host or (listed["host"] if listed else _prefix(line.text, found.start()))
                 if known := self._known.get((host or self._file, what)):
                     known.times += 1
                 else:
-                    event = HostEvent(host, line.at, what, kind, pid, file=self._file)
+                    event = HostEvent(
+                        host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else ""
+                    )
                     self._known[host or self._file, what] = event
                     self.events.append(event)
                 return True
@@ -139,7 +154,7 @@ class HostEvents:
     def ordered(self, kinds: Iterable[str]) -> list[HostEvent]:
         """The events of these kinds, in order of time."""
         events = [event for event in self.events if event.kind in kinds]
-        return sorted(events, key=lambda event: (event.at is None, event.at or 0.0))
+        return sorted(events, key=lambda event: (event.at is None, event.at or 0.0, -event.age_seconds))
 
 
 def _prefix(text: str, end: int) -> str:

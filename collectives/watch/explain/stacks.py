@@ -9,7 +9,7 @@ import re
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Iterator
+from typing import Callable, Iterator
 
 from ...judge.wording.phrases import few
 from ...log.collectives import COLLECTIVES
@@ -151,12 +151,12 @@ class Stacks:
                 found[stack.rank].append(stack)
         return dict(sorted(found.items()))
 
-    def sentences(self, world: int = 0) -> Iterator[str]:
+    def sentences(self, world: int = 0, host_of: Callable[[str], str] = str) -> Iterator[str]:
         """The ranks that are in no collective first, then the ones that wait."""
         ranks = self.by_rank()
         unknown = [stack for stack in self.all if stack.frames and stack.is_rank and stack.rank is None]
         if not ranks:
-            yield from self._without_ranks(unknown)
+            yield from self._without_ranks(unknown, host_of)
             return
         last = {rank: stacks[-1] for rank, stacks in ranks.items()}
         twice = {rank for rank, stacks in ranks.items() if len(stacks) > 1}
@@ -196,12 +196,23 @@ class Stacks:
         for (call, place), those in sorted(alike.items(), key=lambda item: len(item[1]))[:4]:
             yield call, place, those
 
-    def _without_ranks(self, stacks: list[Stack]) -> Iterator[str]:
-        alike: dict[tuple, int] = defaultdict(int)
-        for stack in stacks:
-            alike[stack.inside or f"no collective: {stack.doing}", str(stack.place)] += 1
-        for (call, place), n in sorted(alike.items(), key=lambda item: (item[0][0] in WAITS, item[1]))[:6]:
-            yield f"{n:,} process{'es' * (n != 1)} {'is' if n == 1 else 'are'} in {call}, at {place}."
+    def _without_ranks(self, stacks: list[Stack], host_of: Callable[[str], str]) -> Iterator[str]:
+        """Sentences on processes, by their numbers; the ones in no collective first."""
+        processes: dict[tuple, list[Stack]] = defaultdict(list)
+        for k, stack in enumerate(stacks):
+            processes[host_of(stack.path), stack.pid if stack.pid is not None else f"in place {k}"].append(stack)
+        alike: dict[tuple, list[tuple]] = defaultdict(list)
+        for key, moments in processes.items():
+            stack = moments[-1]
+            still = len(moments) > 1 and moments[0].frames == stack.frames
+            where = stack.inside or f"no collective: {stack.doing}"
+            alike[bool(stack.inside), where, str(stack.place), still].append(key)
+        for (_, where, place, still), keys in sorted(alike.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
+            host, pid = keys[0]
+            is_one = len(keys) == 1
+            who = f"Process {pid}" if is_one and isinstance(pid, int) else f"{len(keys):,} process{'es' * (not is_one)}"
+            on = f" on {host}" if is_one and host else ""
+            yield f"{who}{on} {'is' if is_one else 'are'} in {where}, at {place}{', in both stacks' * still}."
         if stacks:
             yield "No file's name shows a rank: name each stacks/rank_N.txt to have the ranks named."
 

@@ -40,7 +40,7 @@ def verdict(found: Evidence) -> list[str]:
     if not (judged and job and found.ras.is_whole and job.is_partial):
         others += found.ras.sentences()
     others += found.collected.sentences()
-    others += found.stacks.sentences(job.world_size if job and job.is_stated else 0)
+    others += found.stacks.sentences(job.world_size if job and job.is_stated else 0, found.host_map.of_file)
     others += [*first.hosts(), *found.counters.sentences(found.host_map), *found.failures.consequences()]
     paragraphs = []
     if judged and job:
@@ -141,6 +141,8 @@ class _Firsts:
     def _is_far(self, event: HostEvent) -> bool:
         """Whether an event is hours away from the first wait, whatever the zones of their clocks."""
         after = self._after_wait(event) or 0.0
+        if event.age_seconds > NEAR_SECONDS:
+            return True
         return abs(after) > NEAR_SECONDS and not hours_apart(after)
 
     def _before(self, event: HostEvent) -> str:
@@ -157,6 +159,11 @@ class _Firsts:
         how = f"{abs(after) / 3600:,.1f} hours" if abs(after) > NEAR_SECONDS else how
         return f", {how} {order} the first wait, if their clocks have one zone"
 
+    def _ran_on(self, event: HostEvent) -> str:
+        """', where ranks 8-15 ran'"""
+        ranks = sorted(rank for rank, host in self._found.host_map.of_rank.items() if host == event.host)
+        return f", where {few(ranks)} ran" if ranks and event.kind in ("gone", "kill") else ""
+
     def hosts(self) -> list[str]:
         """The other events of hosts."""
         kinds = ["gone", "fault", "kill", "program"]
@@ -164,7 +171,7 @@ class _Firsts:
         left.sort(key=self._is_far)
         if self._first_wait is None:  # the newest are likelier to be about tonight
             left = left[-MOST_EVENTS:] + left[:-MOST_EVENTS]
-        lines = [f"{event.words()}{self._before(event)}." for event in left[:MOST_EVENTS]]
+        lines = [f"{event.words()}{self._before(event)}{self._ran_on(event)}." for event in left[:MOST_EVENTS]]
         if len(left) > MOST_EVENTS:
             lines.append(f"({len(left) - MOST_EVENTS:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault" and event.host}
@@ -183,6 +190,7 @@ class _Firsts:
             and not found.failures.parts
             and not found.dumps
             and not found.failures.joined
+            and not any(not self._is_far(event) for event in found.hosts.ordered(["gone", "kill"]))
         ):
             lines.append(
                 "All these errors only mean that another process was gone: the first cause isn't in these files. "
