@@ -20,6 +20,7 @@ from .text import LogLine, clock
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 _RAISED = re.compile(r"(?:\w+\.)*(?P<kind>[A-Z]\w*|[\w.]*(?:Error|Exception))(?:: (?P<message>.*)|:?$)")
+_NCCL_RESULT = re.compile(r"nccl[A-Z]")  # the names of its error codes
 _BETWEEN = re.compile(r"(During handling of the above|The above) exception")
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
@@ -155,7 +156,7 @@ class Failures:
             return False
         if not open_ and not raised["kind"].endswith(("Error", "Exception", "Interrupt")):
             return False
-        if raised["kind"].startswith("nccl"):  # NCCL's words, after the exception that torch made of them
+        if _NCCL_RESULT.match(raised["kind"]):  # NCCL's words, after the exception that torch made of them
             self.follow[raised["kind"]] += raised["kind"] == "ncclRemoteError"
             return True
         self._open.pop(key, None)
