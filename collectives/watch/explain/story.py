@@ -31,7 +31,7 @@ def verdict(found: Evidence) -> list[str]:
     lines = [*first.ends()]
     if judged and job:
         failures = found.watchdog.failures()
-        text = words.explained(judged, failures, found.ras.is_whole)
+        text = words.explained(judged, failures, found.ras.is_whole, first.ended)
         headline, newline, rest = text.partition("\n")
         if found.ras.is_whole and job.is_partial:
             lines += found.ras.sentences()
@@ -65,6 +65,11 @@ class _Firsts:
         if found.zones:  # the first in time isn't known
             self._roots.sort(key=lambda end: -1 if end.rank is None else end.rank)
         self._done: list[HostEvent] = []
+
+    @property
+    def ended(self) -> frozenset[int]:
+        """The ranks whose end is known."""
+        return frozenset(end.rank for end in self._roots if end.rank is not None)
 
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""

@@ -81,9 +81,9 @@ class Text:
                 first = False
             if self.width:
                 block = self._joined(block)
-            writers = set(re.findall(rb"\[rank(\d+)\](:?)", block))
-            self.ranks |= {int(rank) for rank, colon in writers if colon}
-            self.named |= {int(rank) for rank, _ in writers}
+            writers = set(re.findall(rb"\[rank\d+\]:?", block))
+            self.ranks |= {int(name[5:-2]) for name in writers if name.endswith(b":")}
+            self.named |= {int(name[5:].rstrip(b"]:")) for name in writers}
             for reader in self.readers:
                 if reader not in opened and any(mark in block for mark in reader.marks):
                     opened.append(reader)

@@ -34,13 +34,15 @@ NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 
 
-def explained(judged: Judged, failures: Sequence[str] = (), all_run: bool = False) -> str:
+def explained(
+    judged: Judged, failures: Sequence[str] = (), all_run: bool = False, ended: frozenset[int] = frozenset()
+) -> str:
     """The first line, the sentences after it and the table of ranks.
 
     failures: sentences on faults that the network's library itself reported, the cause if no rank is.
-    all_run: whether all ranks are known to run, and to have made equally many calls.
+    all_run: whether all ranks are known to run, and to have made equally many calls.  ended: ranks whose end is known.
     """
-    names = Names(judged)
+    names = Names(judged, ended)
     kinds = wording.grouped(judged.causes)
     if judged.job.is_partial and any(judged.waits):
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
@@ -117,9 +119,9 @@ def _of_few(names: "Names", all_run: bool) -> list[str]:
 class Names(wording.Names):
     """Calls as dumps name them: by their number on a named group; arguments with their sizes."""
 
-    def __init__(self, judged: Judged) -> None:
+    def __init__(self, judged: Judged, ended: frozenset[int] = frozenset()) -> None:
         super().__init__(judged.job.world_size)
-        self.judged, self.job = judged, judged.job
+        self.judged, self.job, self.ended = judged, judged.job, ended
 
     def call(self, e: Event) -> str:
         """'all_reduce #3 of group tp (0-3)', 'send #2 to 1'"""
@@ -343,7 +345,9 @@ def _of_silent(names: Names, cause: Cause, named: bool) -> list[str]:
 
 
 def _to_silent(names: Names, causes: Sequence[Cause]) -> list[str]:
-    ranks = sorted(chain(*(cause.ranks for cause in causes)))
+    ranks = sorted(set(chain(*(cause.ranks for cause in causes))) - names.ended)
+    if not ranks:
+        return []
     whose = "Its file" if len(ranks) == 1 else "Their files"
     row = len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1
     lines = (
