@@ -14,7 +14,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_098
+MOST_OF_SPINE = 2_083
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_884,
@@ -23,14 +23,14 @@ CEILINGS = {
     "collectives/cost": 1_490,
     "collectives/draw": 1_760,
     "collectives/figures": 675,
-    "collectives/judge": 3_445,
+    "collectives/judge": 3_449,
     "collectives/launch": 2_635,
     "collectives/log": 1_609,
     "collectives/machines": 935,
     "collectives/outcome": 249,
     "collectives/planner": 1_889,
     "collectives/pretend": 3_656,
-    "collectives/rank": 2_929,
+    "collectives/rank": 2_944,
     "collectives/remote": 1_316,
     "collectives/same": 2_039,
     "collectives/train": 2_212,

@@ -74,6 +74,31 @@ def test_a_mismatch_waits_for_nobody_once_all_have_made_the_call(monkeypatch):
     assert caught.value.run.seconds < 30
 
 
+def transposed(shape):
+    return torch.ones(*reversed(shape)).t()
+
+
+def into_a_transposed_output():
+    dist.all_to_all_single(transposed((2, 3)), torch.ones(2, 3))
+
+
+def from_transposed_chunks():
+    dist.reduce_scatter(torch.ones(2, 3), [transposed((2, 3)) for _ in range(2)])
+
+
+def from_and_into_transposed_ones():
+    dist.reduce_scatter(transposed((2, 3)), [transposed((2, 3)) for _ in range(2)])
+    dist.all_gather([torch.ones(2, 3) for _ in range(2)], transposed((2, 3)))
+    dist.all_gather_single(transposed((4, 3)), torch.ones(2, 3))
+
+
+@pytest.mark.parametrize("program", [into_a_transposed_output, from_transposed_chunks])
+def test_an_output_that_stores_its_elements_in_a_different_order_than_the_input_is_named(program):
+    with pytest.raises(Mismatch, match="ranks 0 and 1 give .* that store their elements in different orders"):
+        run(program, world_size=2)
+    run(from_and_into_transposed_ones, world_size=2)
+
+
 def page_row(name):
     [row] = re.findall(rf"^{re.escape(report_row(name, {}).removesuffix(' |' + chr(10)))}.*$", PAGE, re.MULTILINE)
     return row

@@ -20,7 +20,7 @@ LOOK_BACK = 128  # calls, for the one in which ranks parted
 # Flaws of calls whose parts do not match, the gravest first.
 _GRAVITY = (
     "collective", "root", "reduce op", "dtype", "shape", "size", "aliased", "gaps", "remainder", "split sizes", "read",
-    "returned", "written", "layout",
+    "returned", "written", "layout", "reordered",
 )  # fmt: skip
 OF_PARTED_RANKS = ("collective", "call", "root", "shape", "size")  # flaws of ranks that are not at the same place
 OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # that two different calls may have, too, if their lines differ
@@ -203,6 +203,8 @@ def _misuse(e: Event, size: int) -> str | None:
         return e.misuse
     if set(e.non_dense) & set(backends.of(e.backend).takes_for_dense.get(e.op, ())):
         return "gaps"
+    if "order" in e.non_dense and e.op in backends.of(e.backend).takes_for_dense:
+        return "reordered"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None
 

@@ -118,7 +118,7 @@ class Event:
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: in, out
     within: str | None = None  # the torch function the learner called, if it was not `op` itself
     group_name: str = ""  # distinguishes groups of the same ranks
-    non_dense: tuple[str, ...] = ()  # "in", "out": whether its input or output is a view with gaps
+    non_dense: tuple[str, ...] = ()  # "in", "out": a view with gaps; "order": these two store elements differently
     strides: tuple[int, ...] | None = None  # strides of a tensor that is not contiguous
     misuse: str | None = None  # this rank's misuse of its tensors: "aliased", "read", "returned", "written"
     misused_at: Line | None = None  # where it read or wrote them too early

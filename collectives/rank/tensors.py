@@ -45,6 +45,19 @@ def has_gaps(tensor: torch.Tensor) -> bool:
     return end - start > tensor.numel() * tensor.element_size()
 
 
+def are_reordered(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bool:
+    """Whether tensors without gaps store their elements in a different order than those that are filled from them."""
+    if all(t.layout != torch.strided or t.is_contiguous() for t in (*inputs, *outputs)):
+        return False
+    return len({_order(t) for t in (*inputs, *outputs) if t.layout == torch.strided and t.numel() > 1}) > 1
+
+
+def _order(tensor: torch.Tensor) -> tuple[int, ...]:
+    """The dimensions of a tensor that have more than one index, from the largest stride to the smallest."""
+    dims = [d for d, n in enumerate(tensor.shape) if n > 1]
+    return tuple(sorted(dims, key=lambda d: -tensor.stride(d)))
+
+
 def aliased(tensors: list[torch.Tensor]) -> bool:
     """Whether every tensor of a list shares memory with another one.
 

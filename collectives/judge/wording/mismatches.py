@@ -74,7 +74,7 @@ def _consequence(verdict: Disagreement) -> str:
     flaw, call = verdict.flaw, verdict.calls[-1]
     if flaw == "gaps":
         return f"{_made_dense(verdict)} {CONSEQUENCES[flaw]}"
-    if flaw == "layout":
+    if flaw in ("layout", "reordered"):
         return f"{CONSEQUENCES[flaw]} {_made_dense(verdict)}"
     words = _AS_MANY if flaw == "shape" and len({e.nbytes for e in call}) == 1 else CONSEQUENCES[flaw]
     if flaw in OF_ONE_LINE and not same_place(e.line for e in call if e.line):
@@ -91,6 +91,8 @@ def _made_dense(verdict: Disagreement) -> str:
     for e in verdict.calls[-1]:
         if verdict.flaw == "gaps":
             sides = set(e.non_dense) & set(backends.of(e.backend).takes_for_dense.get(e.op, ()))
+        elif verdict.flaw == "reordered":
+            sides = {"in" if e.strides else "out"} if "order" in e.non_dense else set()
         else:  # strides describe the tensor that the rank passes in, or its buffer if it passes none
             sides = {"out" if e.root not in (None, e.rank) else "in"} if e.strides else set()
         if sides and of(e.op).in_place:
@@ -169,6 +171,7 @@ def _part(e: Event, flaw: str = "") -> str:
 _MISUSES = {
     "gaps": "{ranks} give{s} {op} #{k} a view with gaps between its numbers.",
     "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
+    "reordered": "{ranks} give{s} {op} #{k} an input and an output that store their elements in different orders.",
     "remainder": "{ranks} give{s} {op} #{k} a number of rows that the number of ranks does not divide.",
     "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
     "returned": "{ranks} return{s} the tensor of {op} #{k} without waiting for it.",
@@ -204,6 +207,7 @@ CONSEQUENCES = {
     "size": "A recv needs a buffer of exactly the size that is sent. If more comes, gloo aborts; if less, the rest keeps its old numbers.",
     "split sizes": "What rank i sends to j (input_split_sizes[j] on i) must be what j expects (output_split_sizes[i] on j).",
     "gaps": "gloo would silently use the numbers stored in between.",
+    "reordered": "Only memory travels, so the numbers would land in different places.",
     "aliased": "All its entries would hold what arrives last. [t] * n makes n names for one tensor: write [torch.zeros_like(t) for _ in range(n)].",
     "remainder": "gloo divides the bytes, and may cut through a number without an error; NCCL refuses. Pad, or pass both split sizes.",
     "read": "Until work.wait() returns, it may hold the old value, the new one, or half of each.",
