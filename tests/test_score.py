@@ -692,3 +692,13 @@ def test_an_exercise_of_ones_own_in_a_folder_outside_the_course_is_made_checked_
         "the number of an exercise of the course"
         in subprocess.run(ask, capture_output=True, text=True, env=environ).stderr
     )
+
+
+def test_attacks_on_the_harness_name_what_is_there():
+    """An attack on a part that has been renamed ends in an error, and attacks nothing."""
+    parts = {file.stem: file.read_text() for file in (ROOT / "grader" / "inside").glob("*.py")}
+    for name, entry in HOSTILE.items():
+        for module in re.findall(r"""["']inside\.(\w+)["']""", entry.source):
+            assert module in parts, name
+            for part in re.findall(r"\bmodule\.(_\w+) = |\]\.(\w+)$", entry.source, re.M):
+                assert re.search(rf"^(def|class) {''.join(part)}\b", parts[module], re.M), name

@@ -800,7 +800,7 @@ hostile(
     """
     import sys
     def ring_all_reduce(x):
-        group = sys.modules["inside.group"]
+        group = sys.modules["inside.process_group"]
         group.encode = lambda value, encode=group.encode: encode(value) if not isinstance(value, tuple) else ("", b"")
         sent = dist.isend(x, (dist.get_rank() + 1) % dist.get_world_size())
         dist.recv(x, (dist.get_rank() - 1) % dist.get_world_size())
@@ -930,14 +930,14 @@ for _name, _statements, _reason in (
     ("numbers in a clock of one's own", "time.monotonic = time.time = time.perf_counter = lambda: 0.0", WRONG),
     ("a profile of the harness", """
         def lie(frame, event, result):
-            if event == "call" and frame.f_code.co_name in ("encode", "_work", "held"): frame.f_locals.clear()
+            if event == "call" and frame.f_code.co_name in ("encode", "_work", "hold"): frame.f_locals.clear()
         sys.setprofile(lie)
         """, f"{WRONG}|ended itself"),
     ("a new default device", "torch.set_default_device('meta')", "raised|is wrong on"),
     ("says that nothing is left", """
         import threading
         for module in list(sys.modules.values()):
-            if getattr(module, "__name__", "") == "inside.rank": module._left = lambda loaded: False
+            if getattr(module, "__name__", "") == "inside.sandboxed_rank": module._uses_modules = lambda loaded: False
         threading.Thread(target=time.sleep, args=(5,), daemon=True).start()
         """, WRONG),
 ):  # fmt: skip
@@ -1046,7 +1046,7 @@ all_eight(
     "barriers that say they were broadcasts",
     """
     import sys
-    world = sys.modules["inside.group"].Group
+    world = sys.modules["inside.process_group"].SwitchGroup
     world._call = lambda self, op, values, outputs, call=world._call, **more: call(self, "barrier", None, [])
     """,
     "dist.broadcast(torch.zeros(2), 0)",
