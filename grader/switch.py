@@ -167,7 +167,7 @@ class Switch:
             peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
             opened = {k: OpenedFile(k, len(content(file))) for k, file in peer.files.items()}
             header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
-            peer.say({"case": header, "late": case.late == peer.rank}, body)
+            peer.say({"case": header, "late": case.late == peer.rank, "by columns": _by_columns(arguments)}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
         if apart := self._monitor.unlike() or self._monitor.unshared_group():
             raise self._error(apart)
@@ -455,6 +455,13 @@ class Switch:
             for rank, status in enumerate(ended):
                 self._monitor.exited(rank, status)
         return self._monitor, -signal.SIGXCPU in ended
+
+
+def _by_columns(value: Any) -> bool:
+    """Whether there is a matrix that isn't contiguous."""
+    if isinstance(value, (list, tuple)):
+        return any(map(_by_columns, value))
+    return isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_contiguous()
 
 
 def _ticket(header: dict[str, Any]) -> int:

@@ -14,6 +14,7 @@ LAYOUTS = {  # Case.size -> shapes of the gradients, cap in bytes
     8: ([(3,), (4, 3), (5,), (2, 2), (40,), (1,), (7,)], 64),
     9: ([(2,), (4,), (2, 3), (), (5,)], 10**9),
 }
+BY_COLUMNS = (9,)  # matrices are stored so, as the gradient of a transposed weight is
 MIXED = (8, 9)  # every other gradient is of a second dtype
 SECOND = {torch.float32: torch.float64, torch.float64: torch.float32, torch.bfloat16: torch.float32}
 CASES = (
@@ -41,7 +42,8 @@ CASES = (
 def draw(d):
     shapes, cap = LAYOUTS[d.case.size]
     dtypes = (d.case.dtype, SECOND[d.case.dtype] if d.case.size in MIXED else d.case.dtype)
-    return [d.numbers(*shape).to(dtypes[k % 2]) for k, shape in enumerate(shapes)], cap
+    grads = [d.numbers(*shape).to(dtypes[k % 2]) for k, shape in enumerate(shapes)]
+    return [g.t().contiguous().t() if d.case.size in BY_COLUMNS and g.dim() == 2 else g for g in grads], cap
 
 
 def filled(grads, cap):
@@ -112,6 +114,11 @@ def one_left(args):
     return [[mine[k] if k in forgotten else mean for k, mean in enumerate(means(args))] for mine, _ in args]
 
 
+def contiguous_only(args):
+    """As if what is written into a copy of the others had reached them."""
+    return [[mean if g.is_contiguous() else g for g, mean in zip(mine, means(args))] for mine, _ in args]
+
+
 def needs(case, args):
     """The sum of the others' gradients."""
     return [sum(g.nbytes for g in grads) for grads, _ in args]
@@ -127,6 +134,11 @@ TASK = Task(
     after=after,
     parameters=("grads", "cap"),
     suspects=(
+        Suspect(
+            contiguous_only,
+            "the gradient that is stored column by column hasn't changed. `flatten` and `reshape` make a copy of such a "
+            "tensor, so what you write into that is lost; `g.copy_(part.view_as(g))` writes into any.",
+        ),
         Suspect(times(lambda n: n), "this is the sum over ranks; it should be the mean."),
         Suspect(times(lambda n: 1 / n), "this is the mean divided by N once more. Who divides here, and who else?"),
         Suspect(in_half_precision, "these numbers went through half precision. The gradients' dtype is good enough."),

@@ -70,6 +70,7 @@ def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, An
         if "case" not in header:
             return header
         values = decode(header["case"], body)
+        values = by_columns(values) if header["by columns"] else values
         arguments = tuple(RemoteFile(uplink, value) if isinstance(value, OpenedFile) else value for value in values)
         passed = hold(arguments)
         uplink.groups.clear()
@@ -92,6 +93,13 @@ def _uses_modules(loaded: set[str]) -> bool:
     """
     imported = {name.partition(".")[0] for name in set(sys.modules) - loaded}
     return threading.active_count() > 1 or not imported <= {"__main__", *PRETENDED, *sys.stdlib_module_names}
+
+
+def by_columns(value: Any) -> Any:
+    """The arguments with matrices stored column by column, which aren't contiguous."""
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(by_columns, value)) if type(value) in (list, tuple) else value
+    return value.t().contiguous().t() if isinstance(value, torch.Tensor) and value.dim() == 2 else value
 
 
 def hold(value: Any) -> Any:

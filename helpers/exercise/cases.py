@@ -92,6 +92,8 @@ def literal(value: Any) -> str:
 
 
 def _tensor(value: torch.Tensor) -> str:
+    if value.dim() == 2 and not value.is_contiguous() and value.t().is_contiguous():
+        return f"{_tensor(value.t())}.t()"
     usual = [torch.float32] if value.is_floating_point() or not value.numel() else [torch.int64, torch.bool]
     dtype = "" if value.dtype in usual else f", dtype=torch.{dtype_name(value.dtype)}"
     if not value.numel():

@@ -1528,7 +1528,7 @@ def views_of_one_buffer_a_dtype(grads, cap):
         buffer, start, end = torch.empty(sum(g.numel() for g in mine), dtype=dtype), 0, 0
         for g in mine:
             views.append((g, buffer[end : end + g.numel()]))
-            views[-1][1].copy_(g.view(-1))
+            views[-1][1].copy_(g.reshape(-1))
             end += g.numel()
             if (end - start) * buffer.element_size() >= cap:
                 works.append(dist.all_reduce(buffer[start:end], async_op=True))
@@ -1538,7 +1538,7 @@ def views_of_one_buffer_a_dtype(grads, cap):
     for work in works:
         work.wait()
     for g, view in views:
-        g.view(-1)[:] = view / dist.get_world_size()
+        g.copy_((view / dist.get_world_size()).view_as(g))
 
 
 @right(BUCKETS)
@@ -1641,6 +1641,15 @@ def not_copied_back(grads, cap):
     for work, flat in zip(works, flats):
         work.wait()
         flat /= dist.get_world_size()
+
+
+@wrong(BUCKETS, "stored column by column hasn't changed")
+def written_into_a_copy(grads, cap):
+    works = [(b, flat := joined(b), dist.all_reduce(flat, async_op=True)) for b in filled(grads, cap)]
+    for bucket, flat, work in works:
+        work.wait()
+        for g, part in zip(bucket, (flat / dist.get_world_size()).split([g.numel() for g in bucket])):
+            g.flatten().copy_(part)
 
 
 @wrong(BUCKETS, "this is the sum over ranks")
