@@ -127,3 +127,22 @@ def test_what_is_not_there_is_refused_with_a_sentence():
         "this page has no torch.distributed.fsdp",
         "this page has no tensors of torch.bfloat16",
     ]
+
+
+def test_a_collectives_cost_grows_with_its_ranks_and_not_with_their_square():
+    script = (
+        "from time import process_time as clock\n"
+        "from collectives.pretend.torch_module import install; torch = install()\n"
+        "from collectives.launch.pretended import pretend\n"
+        "def f():\n"
+        "    x = torch.ones(1)\n"
+        "    torch.distributed.all_reduce(x)\n"
+        "    return x.item()\n"
+        "for ranks in (8, 128, 1024):\n"
+        "    began = clock()\n"
+        "    assert pretend(f, [((), {})] * ranks).results == [ranks] * ranks\n"
+        "    print(clock() - began)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    _, few, many = map(float, done.stdout.split())
+    assert many < 24 * few  # eight times the ranks; each of them asking all took 56 times as long

@@ -332,7 +332,7 @@ def fit(
         path.write_text(text, encoding="utf-8")
         return
     content = json.loads(text)
-    content["cells"].insert(1, markdown(plays(page)))
+    content["cells"].insert(1, markdown(plays(page, weighs)))
     notebook = page.stem.partition("-")[0]
     runnable = cells_of(notebook) if weighs and page.parent.name == "notebooks" and notebook in RUNNABLE else {}
     for cell in content["cells"]:
@@ -352,10 +352,12 @@ def with_runnable(text: str, page: Path, figures: Figures, most: int | None = No
     return text
 
 
-def plays(page: Path) -> str:
+def plays(page: Path, weighs: int | None = None) -> str:
     """A line for readers without a kernel: the parts that work here, and where the cells run."""
     notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
     words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
+    if weighs and page.stem.partition("-")[0] in RUNNABLE:
+        words = "Change a cell on this page and run it: Python in your browser pretends its ranks, one after the other. For real processes, "
     words += f"[install the course](../INSTALL.md) and open `{notebook}`"
     if name := repository():
         binder = f"https://mybinder.org/v2/gh/{name}/HEAD?urlpath=lab/tree/{notebook}"

@@ -16,7 +16,7 @@ NOT_PART_OF_IT = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
 )
 
-SITE = dict.fromkeys(("test_site", "test_website", "test_axe", "test_writing", "test_marking"), "site")
+SITE = dict.fromkeys(("test_site", "test_website", "test_axe", "test_writing", "test_typing", "test_marking"), "site")
 COURSE = dict.fromkeys(("test_lab", "test_second_day"), "course")
 
 

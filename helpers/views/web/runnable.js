@@ -8,7 +8,7 @@ const FRAGMENT = "#code=" // of a link that holds a cell: its place and its text
 function runnable(el, data) {
   const root = frame(el, WRITE + RUNNABLE_STYLE), memory = remembered(data.place), solved = remembered(`solved ${data.notebook}`)
   const keep = text => memory.set(text === data.source ? undefined : text)
-  const code = editor(data.name, keep, judge)
+  const code = editor(data.name, keep, judge, () => SERVED && python.prepare({ cell: null }, () => {}).catch(() => {}))
   const says = h("div", { role: "status" }), out = h("div", { class: "outputs" }), count = h("span", { class: "soft count" })
   const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
   const run = h("button", { class: "primary", onclick: judge }, "Run")
@@ -68,12 +68,16 @@ function runnable(el, data) {
     const before = data.before.map(above => remembered(above.place).value ?? above.source)
     const finished = remembered(`solved ${data.notebook}`).value ?? []
     const asked = { notebook: data.notebook, before, source: code.text(), check: data.check, finished }
+    const progress = loaded => {
+      meter.hidden = false
+      meter.value = loaded
+      says.textContent = loading(loaded, data.weighs)
+    }
     try {
-      show(await python.ask({ cell: asked }, loaded => {
-        meter.hidden = false
-        meter.value = loaded
-        says.textContent = loading(loaded, data.weighs)
-      }))
+      python.progress = progress
+      await python.prepare({ cell: null }, progress)
+      says.textContent = "Running"
+      show(await python.ask({ cell: asked }, progress))
     } catch (reason) {
       out.replaceChildren()
       says.replaceChildren(h("pre", { class: "prose no" }, `✗ ${reason.message}`))

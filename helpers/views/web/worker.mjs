@@ -1,6 +1,6 @@
 // Python in a browser, beside the page. What a reader wrote is judged by the library itself, collectives/figures/written.py, and
 // what a division leads to is planned by it, collectives/figures/planning.py. A question is {source, task}, {planned: [...]},
-// {cell: {...}}, a notebook's cell that helpers/exercise/page.py runs on pretended ranks, or {evidence: [[name, bytes], ...]}, files
+// {cell: {...}}, a notebook's cell that helpers/exercise/page.py runs on pretended ranks ({cell: null} loads it), or {evidence: [[name, bytes], ...]}, files
 // that collectives/watch/explain explains.
 
 import { loadPyodide } from "./pyodide.mjs"
@@ -34,7 +34,7 @@ def answer(question):
                 from collectives.pretend.torch_module import install
                 install()
             from helpers.exercise.page import evaluate
-            return json.dumps(evaluate(asked))
+            return json.dumps(asked and evaluate(asked))
         case {"planned": given}:
             from collectives.figures.planning import plan_data
             return json.dumps(plan_data(*given))

@@ -4,6 +4,7 @@
 const HERE = document.currentScript?.src // of the script that holds this file
 const SERVED = location.protocol !== "file:"
 const PATIENCE = 10000 // milliseconds that code may take
+const LOADING = 120000 // and that the library may take to load
 
 /** Python, one for all of a page: promises what the library answers. */
 const python = {
@@ -11,8 +12,18 @@ const python = {
     return this.ask({ source, task }, progress)
   },
   /** question: as worker.mjs takes it; progress: told how many bytes are loaded; patience: milliseconds; late: said after them. */
-  async ask(question, progress, patience = PATIENCE,
+  ask(question, progress, patience = PATIENCE,
     late = `After ${PATIENCE / 1000} s the code was still running, so it was ended. Which loop has no end?`) {
+    const answer = this.last.then(() => this.asked(question, progress, patience, late))
+    this.last = answer.catch(() => {}) // one at a time
+    return answer
+  },
+  last: Promise.resolve(),
+  /** Load what a kind of question needs before it is asked. */
+  prepare(question, progress) {
+    return this.ask(question, progress, LOADING, "Python did not start in time. Reload the page to try again.")
+  },
+  async asked(question, progress, patience, late) {
     if (!SERVED) throw new Error("Python loads from a server only, not from a file. In the site's folder: python -m http.server")
     this.begin(progress)
     await this.ready
@@ -47,12 +58,12 @@ const python = {
 const loading = (loaded, whole) => `Loading Python: ${Math.min(100, Math.round((100 * loaded) / whole))}%`
 
 /** A field for Python with numbered lines: {box, text(), fill(text), renumber(wrong line)}.  run: called by Ctrl, Meta or Shift + Enter. */
-function editor(name, keep, run) {
+function editor(name, keep, run, prepare = () => python.worker || python.begin(() => {})) {
   const numbers = h("pre", { "aria-hidden": "true" })
   const field = h("textarea", { "aria-label": `Python: ${name}`, spellcheck: "false", autocapitalize: "off", autocomplete: "off", wrap: "off",
     "aria-description": "Tab indents. To leave the field by keyboard, press Escape, then Tab. Ctrl + Enter runs the code.",
     oninput: () => (renumber(), keep(field.value)), onkeydown: typed,
-    onfocus: () => python.worker || python.begin(() => {}) }) // it is there when the first line is written
+    onfocus: prepare }) // Python is there when the first line is written
 
   function fill(text) {
     field.value = text
