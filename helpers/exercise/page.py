@@ -182,6 +182,8 @@ def _words(error: BaseException, file: str) -> str:
 
 def _line(error: BaseException, file: str) -> int | None:
     """The last line of the cell that an error went through; a SyntaxError's own."""
+    if isinstance(error, (RunError, CheckFailed)):
+        return None  # the words name the ranks' lines
     if isinstance(error, SyntaxError) and error.filename == file:
         return error.lineno
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]

@@ -1,6 +1,7 @@
 // A notebook's cell on a page: written by the reader, run on pretended ranks by Python next to the page, and shown.
 
 const RUNNABLE = [] // of this page: {notebook, name, count()}
+const CELL_SECONDS = 30 // that a cell may take
 const FRAGMENT = "#code=" // of a link that holds a cell: its place and its text
 
 /** A cell in `el`: {notebook, name, source, before ([{source, place}] of the cells above), check (the function that is a task), tasks (how many
@@ -77,7 +78,8 @@ function runnable(el, data) {
       python.progress = progress
       await python.prepare({ cell: null }, progress)
       says.textContent = "Running"
-      show(await python.ask({ cell: asked }, progress))
+      show(await python.ask({ cell: asked }, progress, CELL_SECONDS * 1000,
+        `After ${CELL_SECONDS} s the cell was still running, so it was ended. Which loop has no end?`))
     } catch (reason) {
       out.replaceChildren()
       says.replaceChildren(h("pre", { class: "prose no" }, `✗ ${reason.message}`))

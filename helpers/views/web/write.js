@@ -154,7 +154,8 @@ const WRITE = `
 .collectives .written:focus-within { outline: 2px solid var(--mark); outline-offset: 1px }
 .collectives .written textarea:focus-visible { outline: none }
 .collectives .written :is(pre, textarea) { font: 13px/1.5 ui-monospace, monospace; margin: 0; padding: 8px; overflow-y: hidden }
-.collectives .written pre { text-align: right; opacity: .7; flex: 0 0 auto; user-select: none }
+.collectives .written pre { text-align: right; flex: 0 0 auto; user-select: none }
+.collectives .written pre span:not(.no) { opacity: .7 }
 .collectives .written textarea { flex: 1 1 auto; min-width: 0; box-sizing: border-box; border: 0; resize: none; color: inherit; background: transparent;
   overflow-x: auto; white-space: pre }
 .collectives progress { flex: 1 1 120px; max-width: 240px; accent-color: var(--mark) }
