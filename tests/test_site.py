@@ -46,7 +46,8 @@ def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
             c for c in code if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
         ]
         there = of(path, pages)
-        checks = [c for c in code if path.stem == "00_start_here" and CHECK.fullmatch(c.source)]  # parts of the cells above
+        in_cells = path.stem == "00_start_here"  # a check is a part of the cell above it
+        checks = [c for c in code if in_cells and CHECK.fullmatch(c.source)]
         assert sum(page.cells for page in there) == len(code) - len(checks), path.name
         assert sum(page.pictures for page in there) == len(drawn) + len(shown), path.name
         assert sum(page.folded for page in there) >= len(folds), path.name
