@@ -29,7 +29,9 @@ function runnable(el, data) {
     if (at < 0 || code.field.dataset.visited) return
     code.field.dataset.visited = "yes"
     const end = code.text().indexOf("\n", at)
-    setTimeout(() => code.field.setSelectionRange(at, end < 0 ? code.text().length : end)) // after the click has placed the cursor
+    setTimeout(() => { // after the click has placed the cursor, unless it selects something
+      if (code.field.selectionStart === code.field.selectionEnd) code.field.setSelectionRange(at, end < 0 ? code.text().length : end)
+    })
   }
 
   /** What the link to this page holds, if it is of this cell. */
