@@ -19,7 +19,7 @@ __all__ = lazy(
         "collectives": " ".join(collectives.__all__),
         ".views.costs": "costs",
         ".views.explore": "explore",
-        ".views.predict.predict": "predict",
+        ".views.predict.predict": "ask predict",
         ".views.prices": "network_prices",
     },
 )

@@ -16,7 +16,7 @@ import torch.distributed as dist
 from jupyter_client.manager import start_new_kernel
 from nbclient import NotebookClient
 
-from helpers import Mismatch, RankFailed, Run, Stuck, course, predict, progress
+from helpers import Mismatch, RankFailed, Run, Stuck, ask, course, predict, progress
 from helpers.views.predict.prediction import Prediction
 from tests.corpus.predicted import (
     add_up,
@@ -257,6 +257,20 @@ def test_a_program_that_ends_badly_is_an_answer(fn, end):
     assert f"✓ {list(ENDS).index(end) + 1}  {end}" in repr(prediction)
     wrong = predict(fn, ask="verdict", answers=3 if end != "they disagree" else 1, world_size=2)
     assert wrong.right == 0 and "Not so." in repr(wrong)
+
+
+@pytest.mark.parametrize("words, right", [("one, then four", 1), ("four", 0), ("none of them", 0)])
+def test_a_value_that_is_known_is_asked_for_without_ranks(words, right):
+    choices = {"four": [4, 4], "one, then four": [1, 4], "none of them": lambda counts: 0 in counts}
+    prediction = ask("How many in a step?", choices, was=[1, 4])
+    assert "[1, 4]" not in repr(prediction)
+    assert prediction.answer(words).right == right
+    assert repr(prediction).endswith("It is [1, 4].") and "✓ 2  one, then four" in repr(prediction)
+
+
+def test_a_value_that_fits_no_choice_is_refused():
+    with pytest.raises(ValueError, match="not one of the choices"):
+        ask("How many?", {"one": 1}, was=2).answer("one")
 
 
 def test_choices_with_a_function_that_answers():

@@ -170,6 +170,29 @@ def expected_steps(count):
     return [f"step {k}: loss {loss:.6f}, gradient {norm:.6f}" for k, (loss, norm) in enumerate(sums, start=1)]
 
 
+PAGES = [TRAINER / "README.md", *sorted(TRAINER.parent.glob("[0-9]*.ipynb"))]
+COMMAND_LINE = r"torchrun --nproc-per-node (\d) \S*train\.py( [-\w ]+)"
+COMMANDS = sorted(
+    {
+        (ranks, re.sub(r" --(save|steps) \w+", "", options))
+        for page in PAGES
+        for ranks, options in re.findall(COMMAND_LINE, page.read_text())
+    }
+)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks, options", COMMANDS)
+def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
+    outputs = []
+    for size, words in ((ranks, options), (1, re.sub(r" --(pp|dp|fs|ep|cp|tp) \d", "", options))):
+        program = [str(TRAINER / "train.py"), *words.split(), "--dtype=float64", "--steps=2"]
+        output, errors = torchrun(size, *program).communicate(timeout=300)
+        outputs.append(steps_in(output))
+        assert len(outputs[-1]) == 2, errors
+    assert outputs[0] == outputs[1]
+
+
 @pytest.mark.slow
 def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     program = [str(TRAINER / "train.py"), *COMMAND, f"--save={tmp_path}", "--every=2"]

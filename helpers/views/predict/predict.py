@@ -1,4 +1,4 @@
-"""`predict()`: predict the ranks' tensors, then see them.
+"""`predict()`: predict the ranks' tensors, then see them.  `ask()`: the same for a value that is known.
 
     from helpers import predict
 
@@ -11,7 +11,7 @@ explains why a wrong number is wrong; before, nothing in the page gives the answ
 
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
-from collectives.launch.attempt import attempt
+from collectives.launch.attempt import Outcome, attempt
 from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 
@@ -58,6 +58,30 @@ def predict(
     question = _question(fn, args, kwargs, ask, choices, answer, rank, call, because or {})
     prediction = Prediction(question, lambda: attempt(fn, args, kwargs), getattr(fn, "__name__", "fn"))
     return prediction if answers is None else prediction.answer(answers)
+
+
+def ask(question: str, choices: Mapping[str, Any], was: Any) -> Prediction:
+    """Ask for a value that the notebook has computed: no ranks run.
+
+    choices: sentence -> the value for which it is right, or a function of the value that returns whether it is.
+    was: the value, which is shown with the answer.
+
+        ask("How many all_reduces?", {"four": [4, 4], "one, then four": [1, 4]}, was=counted)
+    """
+
+    def fits(choice: Any) -> bool:
+        return choice(was) if callable(choice) else choice == was
+
+    right = next((words for words, choice in choices.items() if fits(choice)), None)
+    known = Choice(question, tuple(choices), lambda done: right, {}, {})
+    return Prediction(known, lambda: Outcome(KnownResult(1, [was]), None, ""), "ask")
+
+
+class KnownResult(Run):
+    """A run without ranks: its result is a value that was known before."""
+
+    def __repr__(self) -> str:
+        return f"It is {self.results[0]}."
 
 
 def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> FillIn | Open | Choice:
