@@ -18,7 +18,14 @@ CHAPTER, SOLUTION = "notebooks/{stem}.ipynb", "solutions/{stem}.ipynb"  # of a t
 TEXT = ("test_repository", "test_prose", "test_chapters", "test_notebooks")
 PAGES = ("test_site", "test_recordings", "test_written", "test_runnable", "test_puzzles")
 SITE = (*PAGES, "browser")
-OPENED = ("browser/test_website", "browser/test_axe", "browser/test_writing", "browser/test_typing", "browser/test_lab", "browser/test_opened")
+OPENED = (
+    "browser/test_website",
+    "browser/test_axe",
+    "browser/test_writing",
+    "browser/test_typing",
+    "browser/test_lab",
+    "browser/test_opened",
+)
 GRADER = (
     "test_score", "test_class", "test_grade", "test_handed_in", "test_forged", "test_switch", "test_nbgrader",
     "test_agreement", "test_files", "test_as_gloo_does",

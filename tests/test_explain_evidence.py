@@ -693,7 +693,9 @@ def test_where_ranks_part_that_make_different_calls(number, sentence):
 def test_an_evicted_pod_and_the_errors_of_those_that_lost_it(tmp_path):
     """Its ranks wrote nothing. NCCL's own words after an exception are no exception, and an old OOM kill comes last."""
     events = "LAST SEEN   TYPE   REASON   OBJECT   MESSAGE\n"
-    events += "4h12m  Warning  OOMKilling  node/ip-10-2-0-15  Memory cgroup out of memory: Killed process 8123 (python3)\n"
+    events += (
+        "4h12m  Warning  OOMKilling  node/ip-10-2-0-15  Memory cgroup out of memory: Killed process 8123 (python3)\n"
+    )
     events += "6m1s   Warning  Evicted     pod/train-3        The node was low on resource: ephemeral-storage.\n"
     error = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error, NCCL version 2.27.5"
     text = "".join(
@@ -704,7 +706,9 @@ def test_an_evicted_pod_and_the_errors_of_those_that_lost_it(tmp_path):
     told = said(tmp_path, events__txt=events, job__log=text)
     first, *rest = told.splitlines()
     assert first.startswith("train-3 reported (Kubernetes) that the pod was evicted") and "6m1s before" in first, told
-    assert rest[0].startswith("ip-10-2-0-15 reported that the kernel killed process 8123") and "4h12m before" in rest[0], told
+    assert (
+        rest[0].startswith("ip-10-2-0-15 reported that the kernel killed process 8123") and "4h12m before" in rest[0]
+    ), told
     assert "isn't in these files" not in told
 
 
@@ -745,18 +749,26 @@ def test_512_ranks_fit_a_terminal(tmp_path, capsys, monkeypatch):
         text += "".join(trace(rank, GLOO + "9" * 200) for rank in ranks[::3])
         (tmp_path / f"{host}.log").write_text(text)
         xids = "".join(
-            f"[Mon Sep  1 05:09:51 2025] NVRM: Xid (PCI:0000:{n:02}:00): {n}, pid=1, GPU has fallen off the bus.\n" for n in (79, 48)
+            f"[Mon Sep  1 05:09:51 2025] NVRM: Xid (PCI:0000:{n:02}:00): {n}, pid=1, GPU has fallen off the bus.\n"
+            for n in (79, 48)
         )
         (tmp_path / f"dmesg_{host}.txt").write_text(xids if k % 5 == 0 else "nothing\n")
         (tmp_path / f"{host}.rank{8 * k}.7.status.txt").write_text(f"Name:\tpython\nState:\t{'TD'[k % 2]} (x)\n")
-        (tmp_path / f"{host}.rdma.txt").write_text(f"link mlx5_0/1 rx_write_requests 1 out_of_sequence {k * k} packet_seq_err {k} \n")
+        (tmp_path / f"{host}.rdma.txt").write_text(
+            f"link mlx5_0/1 rx_write_requests 1 out_of_sequence {k * k} packet_seq_err {k} \n"
+        )
         for rank in ranks[:4]:
             frames = IN_LOADER.replace("train.py", f"a_long_name_of_a_file_{rank % 9}.py") if rank % 5 else IN_CALL
             (tmp_path / f"{host}.rank{rank}.9.stack.txt").write_text(SPY.format(pid=rank, frames=frames))
-    late = "".join(f"  Rank {rank} -- GPU 4 managed by process {rank} on node 10.0.{rank // 8}.1\n" for rank in range(0, 512, 3))
+    late = "".join(
+        f"  Rank {rank} -- GPU 4 managed by process {rank} on node 10.0.{rank // 8}.1\n" for rank in range(0, 512, 3)
+    )
     kinds = f"#0-0 (fa93daea854b060b) MISMATCH\n  Communicator ranks have different AllGather operation counts\n  341 ranks have launched up to operation 640\n  171 ranks have launched up to operation 641\n{late}"
     (tmp_path / "ras.txt").write_text(RAS.format("MISMATCH", kinds).replace("32        32", "512       512"))
-    missing = "".join(f"{host}.rank{8 * k}.9.stack.txt (the line that the rank is at): no answer within {k} s.\n" for k, host in enumerate(hosts))
+    missing = "".join(
+        f"{host}.rank{8 * k}.9.stack.txt (the line that the rank is at): no answer within {k} s.\n"
+        for k, host in enumerate(hosts)
+    )
     (tmp_path / "missing.txt").write_text(f"Missing:\n{missing}")
     monkeypatch.setattr(sys, "argv", ["explain", str(tmp_path)])
     handler = signal.getsignal(signal.SIGPIPE)

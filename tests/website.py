@@ -76,7 +76,11 @@ class Page(HTMLParser):
         if tag in ("h1", "h2"):
             self.headings.append("")
         self._heading = tag in ("h1", "h2") or self._heading and "headerlink" not in classes
-        self.cells += "cell_input" in classes or classes in (["live", "write"], ["live", "puzzle"], ["live", "runnable"])
+        self.cells += "cell_input" in classes or classes in (
+            ["live", "write"],
+            ["live", "puzzle"],
+            ["live", "runnable"],
+        )
         self.folded += tag == "details" and "hide" in classes
 
     def handle_endtag(self, tag):
