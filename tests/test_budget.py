@@ -8,13 +8,13 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_150  # lines of functions; a run enters 3,143 to 3,147 of them, by its timing, in
+MOST_ENTERED = 3_160  # lines of functions; a run enters 3,152 to 3,157 of them, by its timing, in
 MOST_FILES = 50
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_083
+MOST_OF_SPINE = 2_082
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_884,
@@ -24,7 +24,7 @@ CEILINGS = {
     "collectives/draw": 1_760,
     "collectives/figures": 672,
     "collectives/judge": 3_449,
-    "collectives/launch": 2_635,
+    "collectives/launch": 2_628,
     "collectives/log": 1_609,
     "collectives/machines": 932,
     "collectives/outcome": 249,

@@ -158,7 +158,7 @@ print(*run(lambda: sorted(name for name in sys.modules if name.startswith("colle
 
 
 def test_a_rank_holds_plain_data_and_what_runs_there():
-    runs = ("server", "fresh", "warmup", "wire", "process", "work", "group", "pickling", "tcp", "torch_warnings")
+    runs = ("server", "fresh", "warmup", "wire", "process", "work", "pickling", "tcp", "torch_warnings")
     log = {"log", "log.backends", "log.collectives", "log.event", "log.messages"}
     allowed = {"launch", *(f"launch.{name}" for name in runs), *log, "format", "lazy", "version", "rank"}
     done = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, timeout=120)

@@ -19,11 +19,10 @@ import torch
 from ..log.messages import LOST_STATUS, Began, Failed
 from ..rank.failure import failure
 from . import torch_warnings
-from .group import join
 from .tcp import traffic
 from .warmup import warm_up
 from .wire import Channel, Place, RankSpec, Ready
-from .work import LOOPBACK, enter_context, work
+from .work import LOOPBACK, enter_context, join, work
 
 IDLE_SECONDS = 0.02
 
