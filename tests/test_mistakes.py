@@ -100,7 +100,8 @@ def test_an_output_that_stores_its_elements_in_a_different_order_than_the_input_
 
 
 def page_row(name):
-    [row] = re.findall(rf"^{re.escape(report_row(name, {}).removesuffix(' |' + chr(10)))}.*$", PAGE, re.MULTILINE)
+    start = report_row(name, {}).removesuffix("0 of 0 |\n")
+    [row] = re.findall(rf"^{re.escape(start)}.*$", PAGE, re.MULTILINE)
     return row
 
 
@@ -121,7 +122,6 @@ def test_the_page_counts_its_reports():
     assert intro in PAGE, "make mistakes: the headline counts something else"
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", REPORTS)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=when(False, k % 6 == 0)) for k, name in enumerate(REPORTS)])
 def test_a_report_is_graded_as_on_the_page(name):
     assert page_row(name) + "\n" == report_row(name, grades(name))

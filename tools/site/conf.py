@@ -72,8 +72,10 @@ def entitle(app, exception):
 
 def address_lost_pages(app, exception):
     """Make the links of the page for what isn't found work below any folder: a host answers with it for any address."""
-    lost = Path(app.outdir, "404.html")
-    if exception is None and lost.exists():
+    lost = Path(
+        app.outdir, "404.html"
+    )  # where it is not known where the site will be, its links lead on from its own folder
+    if exception is None and html_baseurl:
         page, folder = lost.read_text(encoding="utf-8"), urlsplit(html_baseurl).path.rstrip("/") + "/"
         lost.write_text(page.replace("<head>", f'<head><base href="{folder}">', 1), encoding="utf-8")
 
