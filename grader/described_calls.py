@@ -60,6 +60,8 @@ def _lay_out(event: Event, header: dict[str, Any]) -> None:
         raise Malformed("a call that says nothing of its tensors")
     event.strides = strides and tuple(strides)
     event.non_dense = tuple(side for side, has in zip(("in", "out"), gaps) if has is True)
+    if header.get("reordered") is True:
+        event.non_dense = ("order",)
 
 
 def _is_size(value: Any) -> bool:

@@ -77,6 +77,7 @@ ENDS = {  # the course's own judgment ends the job, and no error reaches the ran
     ),
     *((name, layout) for name in ("scatter", "scatter into") for layout in ("transposed", "expanded")),
     ("all_to_all_single into", "gaps"),
+    *((name, "transposed") for name in ("reduce_scatter", "reduce_scatter into", "all_to_all_single into")),
 }
 
 

@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_489,
     "collectives/draw": 1_760,
     "collectives/figures": 672,
-    "collectives/judge": 3_449,
+    "collectives/judge": 3_450,
     "collectives/launch": 2_628,
     "collectives/log": 1_609,
     "collectives/machines": 932,
@@ -35,9 +35,9 @@ CEILINGS = {
     "collectives/same": 2_039,
     "collectives/train": 2_212,
     "collectives/watch": 9_736,
-    "grader": 4_932,
+    "grader": 4_945,
     "helpers": 5_236,
-    "tools": 2_781,
+    "tools": 2_780,
 }
 
 

@@ -203,7 +203,8 @@ def _misuse(e: Event, size: int) -> str | None:
         return e.misuse
     if set(e.non_dense) & set(backends.of(e.backend).takes_for_dense.get(e.op, ())):
         return "gaps"
-    if "order" in e.non_dense and e.op in backends.of(e.backend).takes_for_dense:
+    refused = e.op == "all_to_all_single" and e.strides  # gloo itself asks for a contiguous input there
+    if "order" in e.non_dense and e.op in backends.of(e.backend).takes_for_dense and not refused:
         return "reordered"
     split = e.op == "all_to_all_single" and not (e.splits and e.splits[0])
     return "remainder" if split and e.shape and e.shape[0] % size else None

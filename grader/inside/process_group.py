@@ -88,6 +88,7 @@ class Uplink:
         _refused(op, [*given, *outputs], details.get("reduce_op"))
         stored = details.pop("stored", given)
         details |= {"strides": _strides([*stored, *outputs][:1]), "gaps": [_gaps(stored), _gaps(outputs)]}
+        details["reordered"] = not any(details["gaps"]) and _reordered([*stored, *outputs])
         if op in _BY_MEMORY:
             outputs, values = (
                 list(map(_memory, outputs)),
@@ -424,6 +425,16 @@ def _gaps(tensors: list[torch.Tensor]) -> bool:
     """Whether one is a view with gaps, between whose numbers gloo would read and write."""
     reach = [1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride())) for t in tensors]
     return any(t.numel() and most > t.numel() for t, most in zip(tensors, reach))
+
+
+def _reordered(tensors: list[torch.Tensor]) -> bool:
+    """Whether some store their elements in a different order than others, as collectives/rank/tensors.py has it."""
+    orders = {
+        tuple(sorted((d for d, n in enumerate(t.shape) if n > 1), key=lambda d: -t.stride(d)))
+        for t in tensors
+        if t.numel() > 1
+    }
+    return len(orders) > 1 and not all(t.is_contiguous() for t in tensors)
 
 
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
