@@ -18,7 +18,7 @@ from helpers.views.web import FIGURES, RECORDED_FILE, script
 from tools import recordings
 
 MOST = 60_000  # bytes of a figure's data
-MOST_OF_SCRIPT = 67_000  # bytes of what every page loads, the cells that are typed and run on one among it
+MOST_WITH_CELLS = 67_100  # of a script that also runs a notebook's cells
 MODULE = 20_000  # bytes of what plays a figure in JupyterLab
 STORED = json.loads(RECORDED_FILE.read_text(encoding="utf-8"))
 
@@ -64,7 +64,8 @@ def test_explore_on_the_website_has_a_run_of_every_setting_of_its_controls():
 def test_figures_are_light():
     for name, recording in STORED.items():
         assert len(json.dumps(recording, ensure_ascii=False, separators=(",", ":")).encode()) <= MOST, name
-    assert len(script().encode()) <= MOST_OF_SCRIPT
+    assert len(script().encode()) <= MOST
+    assert len(script(cells=True).encode()) <= MOST_WITH_CELLS
 
 
 def test_a_figure_brings_only_what_it_needs_and_the_colours_of_the_pictures():

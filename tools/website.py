@@ -53,6 +53,8 @@ LOST_PAGE = """# There is no such page
 It may have moved when a chapter was divided again. The search on the left knows all pages, and
 [the first page](index.md) shows the way to each.
 """  # what a host shows for an address that the site doesn't have
+CELLS = "collectives-cells.js"  # the script of a page with cells that run there, or logs that are explained
+WITH_CELLS = (*RUNNABLE, "README", "index", "explain_a_log")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
 LONGEST = 12  # cells on a page that is a part of a notebook
 SINGLE_PAGE_CELLS = 20  # a notebook with up to this many cells is one page
@@ -83,6 +85,7 @@ class Figures:
         self.page, self.written, self.weighs = page, written or {}, weighs
         self.static = os.path.relpath("_static", page.parent)
         self.folder = source / "_static" / "figures"
+        self._script = CELLS if page.stem.partition("-")[0] in WITH_CELLS else "collectives.js"
         self._scripted = False
 
     def picture(self, output: dict, alt: str | None = None) -> list[dict]:
@@ -161,7 +164,7 @@ class Figures:
     def _live(self, recording: dict, instead: str) -> str:
         """The HTML of a recording that plays, and of its replacement in a browser without scripts."""
         data = json.dumps(recording, ensure_ascii=False, separators=(",", ":")).replace("</", "<\\/")
-        script = "" if self._scripted else f'<script defer src="{self.static}/collectives.js"></script>'
+        script = "" if self._scripted else f'<script defer src="{self.static}/{self._script}"></script>'
         self._scripted = True
         inside = f"<noscript>{instead}</noscript>" if instead else ""
         recorded = f'<script type="application/vnd.collectives+json">{data}</script>'
@@ -528,6 +531,7 @@ def prepared(source: Path) -> None:
         shutil.copy(PARTS / name, static)
     shutil.copy(ROOT / "notebooks" / "images" / "deadlock.png", static / "share.png")
     (static / "collectives.js").write_text(script(), encoding="utf-8")
+    (static / CELLS).write_text(script(cells=True), encoding="utf-8")
     for folder in FOLDERS:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
     for page in ("README.md", "INSTALL.md"):

@@ -13,10 +13,11 @@ PUZZLES = FOLDER / "puzzles.json"  # made by tools/puzzles.py
 LACKS = "raise NotImplementedError()  # your line"  # of a puzzle: where its function lacks a line
 
 
-def script() -> str:
-    """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file."""
-    page = (
-        FOLDER / f"{part}.js"
-        for part in ("recorded", "explore", "orders", "write", "runnable", "planner", "explain", "page")
-    )
+def script(cells: bool = False) -> str:
+    """The script of a page that plays by itself. No module: a browser loads those from a server only, not from a file.
+
+    cells: whether a notebook's cells run there, or logs are explained.
+    """
+    parts = ("recorded", "explore", "orders", "write", "planner", *cells * ("runnable", "explain"), "page")
+    page = (FOLDER / f"{part}.js" for part in parts)
     return '"use strict";\n{\n' + web.join_modules(web.FOLDER / "base.js", *FIGURES, *page) + "}\n"

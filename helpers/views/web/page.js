@@ -4,7 +4,9 @@ for (const [k, script] of document.querySelectorAll('script[type="application/vn
   const data = JSON.parse(script.textContent), el = h("div")
   script.after(el)
   if (["predict", "puzzle"].includes(data.kind)) predict(el, data, remembered(`${location.pathname} ${k} ${data.title}`), markerOf(data))
-  else ({ steps, cost, prices, explore, planner, write, runnable, explain })[data.kind](el, data)
+  else if (data.kind === "runnable") runnable(el, data) // such a page brings it, and the next
+  else if (data.kind === "explain") explain(el, data)
+  else ({ steps, cost, prices, explore, planner, write })[data.kind](el, data)
   script.parentElement.classList.add("alive")
 }
 
