@@ -164,7 +164,6 @@ def test_no_line_of_code_is_wider_than_its_cell(path):
 
 
 WIDER = {  # one output each
-    "02_point_to_point": "a note's row, with its line of code",
     "03_one_to_many": "a message of gloo's",
     "07_groups": "a verdict's row, with its line of code",
     "09_algorithms": "a step of a schedule",
