@@ -26,6 +26,7 @@ from tools import install
 ROOT = Path(__file__).resolve().parents[1]
 DIST, SITE, FRAGMENTS = ROOT / "dist", ROOT / "_site", ROOT / ".changes"
 OLDEST, TESTED = "3.10", "3.12"  # Pythons that the wheel is tried on, beside the newest that is here
+LONGEST_SECONDS = 3600.0  # that a command may take
 NEVER_SHIPPED = ("dist/", "records/", "screenshots/")
 HANGS = """
 import torch
@@ -202,7 +203,18 @@ def git(*words: str) -> str:
 def call(*command: str, cwd: str | Path = ROOT, fails: bool = False) -> str:
     """The output of a command.  fails: it has to end with an error.  Raises Missing, with the last lines, if it ends otherwise."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MAKE", "VIRTUAL_ENV"))}
-    run = subprocess.run(command, cwd=cwd, env=environ, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    try:
+        run = subprocess.run(
+            command,
+            cwd=cwd,
+            env=environ,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=LONGEST_SECONDS,
+        )
+    except subprocess.TimeoutExpired:
+        raise Missing(f"{' '.join(map(str, command))} takes longer than {LONGEST_SECONDS / 60:.0f} minutes.") from None
     if (run.returncode != 0) != fails:
         last = "\n".join(run.stdout.splitlines()[-20:])
         raise Missing(f"{' '.join(map(str, command))} ended with {run.returncode}:\n{last}")

@@ -21,7 +21,12 @@ def resolved() -> str:
     """The lines of constraints.txt: the newest versions for all Pythons from OLDEST on."""
     command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "course", "--extra", "test"]
     command += ["--universal", "--python-version", OLDEST, "--no-header", "--no-annotate", "--quiet", "--upgrade"]
-    lines = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout.splitlines()
+    resolver = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+    if resolver.returncode:
+        sys.exit(
+            f"{resolver.stderr}\nNo versions were found that fit together, for the reason above. constraints.txt is as it was."
+        )
+    lines = resolver.stdout.splitlines()
     return "".join(line.replace(" ;", ";") + "\n" for line in lines if not line.startswith(OF_A_GPU))
 
 

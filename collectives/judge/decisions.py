@@ -156,9 +156,8 @@ class _Code:
             elif isinstance(node, ast.ImportFrom):
                 self.imported |= {alias.asname or alias.name: f"{node.module}.{alias.name}" for alias in node.names}
         self.functions: dict[str, list[ast.AST]] = {}
-        self._sites: dict[
-            str, list[tuple[int, str]]
-        ] = {}  # by name, the lines that use it, and the function they are in
+        # By name, the lines that use it, and the function they are in.
+        self._sites: dict[str, list[tuple[int, str]]] = {}
         self._collect(self.tree, "<module>")
         # Ranks with the same seed draw the same numbers.
         calls = (node for node in ast.walk(self.tree) if isinstance(node, ast.Call))

@@ -1,6 +1,9 @@
+import functools
+import http.server
 import os
 import shutil
 import subprocess
+import threading
 import uuid
 from pathlib import Path
 
@@ -8,7 +11,7 @@ import nbformat
 import pytest
 from xdist.scheduler import LoadFileScheduling
 
-from .lab import QUIET, ROOT, SCREENSHOTS, WIDTHS, Notebook, chromium, end_kernels, jupyterlab, missing
+from .lab import PATIENCE, QUIET, ROOT, SCREENSHOTS, WIDTHS, Notebook, chromium, end_kernels, jupyterlab, missing
 
 KERNEL = {"display_name": "Python 3 (ipykernel)", "language": "python", "name": "python3"}
 
@@ -50,6 +53,37 @@ def chrome():
         browser = playwright.chromium.launch(executable_path=chromium(), args=QUIET)
         yield browser.new_context(viewport={"width": 1280, "height": WIDTHS[1280]})
         browser.close()
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    def log_message(self, *what):
+        pass
+
+
+@pytest.fixture(scope="module")
+def address(site):
+    """Where the site is served from."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def served_page(chrome, address, request):
+    """An empty page for one of the site's; at the end nothing may have failed, or come from elsewhere."""
+    wrong = []
+    context = chrome.browser.new_context(viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.set_default_timeout(PATIENCE)
+    page.on("pageerror", lambda error: wrong.append(str(error)))
+    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+    yield page
+    page.screenshot(path=SCREENSHOTS / f"site-{request.node.name}.png", full_page=True)
+    context.close()
+    assert wrong == []
 
 
 @pytest.fixture(scope="session")

@@ -4,34 +4,24 @@ from pathlib import Path
 
 import pytest
 
-from .lab import PATIENCE, SCREENSHOTS
-from .test_writing import address  # noqa: F401 (a fixture)
+from .lab import PATIENCE
 
 PUZZLE = "notebooks/twelve_puzzles"
 LOADING = 3 * PATIENCE
 
 
 @pytest.fixture
-def cell_of(chrome, site, address, request):  # noqa: F811
-    """The cell of a function on its page; at the end nothing may have failed, or come from elsewhere."""
-    wrong = []
-    context = chrome.browser.new_context(viewport={"width": 1280, "height": 900})
-    context.grant_permissions(["clipboard-read", "clipboard-write"])
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+def cell_of(site, address, served_page):
+    """The cell of a function on its page."""
+    served_page.context.grant_permissions(["clipboard-read", "clipboard-write"])
 
     def opened(path, name):
         named = f'"kind":"runnable","notebook":"{Path(path).stem * path.startswith("notebooks")}","name":"{name}"'
         files = [file for file in site.glob(f"{path}*.html") if named in file.read_text("utf-8")]
-        page.goto(f"{address}/{files[0].relative_to(site).as_posix()}")
-        return page.locator(".live.runnable .collectives", has=page.get_by_label(f"Python: {name}"))
+        served_page.goto(f"{address}/{files[0].relative_to(site).as_posix()}")
+        return served_page.locator(".live.runnable .collectives", has=served_page.get_by_label(f"Python: {name}"))
 
-    yield opened
-    page.screenshot(path=SCREENSHOTS / f"site-{request.node.name}.png", full_page=True)
-    context.close()
-    assert wrong == []
+    return opened
 
 
 def test_a_puzzle_is_solved_by_keyboard_and_kept(cell_of):

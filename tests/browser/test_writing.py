@@ -1,9 +1,6 @@
 """Code that is written on a page of the website: Python comes with the site, judges, and draws, in Chromium."""
 
-import functools
-import http.server
 import inspect
-import threading
 
 import pytest
 
@@ -12,43 +9,18 @@ from tests.corpus import puzzles
 from .lab import PATIENCE, SCREENSHOTS
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
-    def log_message(self, *what):
-        pass
-
-
-@pytest.fixture(scope="module")
-def address(site):
-    """Where the site is served from."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), functools.partial(Quiet, directory=site)) as server:
-        thread = threading.Thread(target=server.serve_forever)
-        thread.start()
-        yield f"http://127.0.0.1:{server.server_port}"
-        server.shutdown()
-        thread.join()
-
-
 @pytest.fixture
-def cell_of(chrome, site, address, request):
-    """The editor of a function, on its page; at the end nothing may have failed, or come from elsewhere."""
-    wrong = []
-    context = chrome.browser.new_context(viewport={"width": 1280, "height": 900})
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE)
-    page.on("pageerror", lambda error: wrong.append(str(error)))
-    page.on("request", lambda sent: None if sent.url.startswith((address, "data:")) else wrong.append(sent.url))
+def cell_of(site, address, served_page):
+    """The editor of a function, on its page."""
 
     def opened(notebook, function):
         named = f'"name":"{function}"'
         files = [file for file in site.glob(f"{notebook}*.html") if named in file.read_text("utf-8")]
         assert files, "nothing can be written on the site: it was built without npm"
-        page.goto(f"{address}/{files[0].relative_to(site).as_posix()}")
-        return page.locator(".live.write .collectives", has=page.get_by_label(f"Python: {function}"))
+        served_page.goto(f"{address}/{files[0].relative_to(site).as_posix()}")
+        return served_page.locator(".live.write .collectives", has=served_page.get_by_label(f"Python: {function}"))
 
-    yield opened
-    page.screenshot(path=SCREENSHOTS / f"site-{request.node.name}.png", full_page=True)
-    context.close()
-    assert wrong == []
+    return opened
 
 
 def test_a_ring_is_written_proved_and_played(cell_of):
