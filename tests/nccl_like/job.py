@@ -112,6 +112,7 @@ def not_a_number(rank, size):
     """Rank 1 passes in a NaN, late; rank 0 has told of its next call by then, to which it passes on what it got."""
     x = torch.ones(2)
     dist.all_reduce(x)
+    device.synchronize()  # or it would write over what rank 0 puts into x
     if rank == 1:
         time.sleep(0.5)
         x[0] = float("nan")
