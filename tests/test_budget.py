@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_489,
     "collectives/draw": 1_760,
     "collectives/figures": 672,
-    "collectives/judge": 3_450,
+    "collectives/judge": 3_449,
     "collectives/launch": 2_628,
     "collectives/log": 1_609,
     "collectives/machines": 932,
@@ -37,7 +37,7 @@ CEILINGS = {
     "collectives/watch": 9_736,
     "grader": 4_945,
     "helpers": 5_237,
-    "tools": 2_801,
+    "tools": 2_902,
 }
 
 

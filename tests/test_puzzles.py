@@ -12,6 +12,7 @@ from tests import ROOT
 from tests.corpus.puzzle_lines import WRONG_LINES
 from tools.frames import PAGE, frames
 from tools.puzzles import MODULE, recording
+from tools.specifications import FOLDER, before_and_after, specifications
 
 TASKS, CHOICES = PRACTICE[PAGE], json.loads(PUZZLES.read_text(encoding="utf-8"))
 
@@ -61,3 +62,18 @@ def without_pictures(recorded):
 
 def words(text):
     return " ".join(re.sub(r"\.\.\. \d+ \d+ \d+", "...", text).split()) if "uint8" in text else text
+
+
+def test_each_puzzle_shows_what_its_reference_gives():
+    cells = nbformat.read(ROOT / "notebooks" / f"{PAGE}.ipynb", as_version=4).cells
+    for name, picture in specifications().items():
+        assert (FOLDER / f"{name}.svg").read_text(encoding="utf-8") == picture.svg() + "\n"
+        assert any(f"![{picture.alt}](images/puzzles/{name}.svg)" in cell.source for cell in cells)
+
+
+def test_an_output_has_the_color_of_its_source_or_is_black():
+    pictures = specifications()
+    assert pictures["pass_right"].text == "1, 2, 3, 4 -> 4, 1, 2, 3"
+    before, after = before_and_after(TASKS[10], MODULE.INPUTS["before_me"])  # 0, 3, 4, 8: two of them are inputs too
+    assert [[cell.origin for cell in row] for row in after] == [[None], [0], [None], [None]]
+    assert [[cell.origin for cell in row] for row in before] == [[0], [1], [2], [3]]

@@ -1,7 +1,7 @@
 """Twelve functions with one line missing, in the order of the page.
 
 LINES has the lines to choose from where nobody can write one, INPUTS what four ranks start with there: tools/puzzles.py runs
-each line and records what came of it.
+each line and records what came of it, and tools/specifications.py draws the ranks before and after the right one.
 """
 
 import torch
@@ -400,6 +400,7 @@ LINES = {
 NUMBERS = [(torch.tensor([number]),) for number in (1.0, 2.0, 3.0, 4.0)]
 ROWS = [(10.0 * rank + torch.arange(4.0),) for rank in range(4)]
 INPUTS = {
+    "last_word": [(torch.tensor([number]),) for number in (3.0, 1.0, 4.0, 2.0)],
     "anyone_broken": [(torch.tensor([number]),) for number in (0.7, 0.6, NAN, 0.5)],
     "my_column": ROWS,
     "my_sum": ROWS,
