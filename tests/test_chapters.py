@@ -184,3 +184,16 @@ def test_works_with_other_world_sizes(path, world_size, tmp_path):
     for cell in notebook.cells:
         if "raises-exception" in tags(cell):
             assert any(output.output_type == "error" for output in cell.outputs), cell.source
+
+
+def test_a_lesson_names_sections_that_its_chapter_has():
+    lessons = (ROOT / "exercises" / "LESSONS.md").read_text(encoding="utf-8").replace("`", "")
+    planned = re.findall(r"^## (\d\d) .*?\n(.*?)(?=^## |\Z)", lessons, re.MULTILINE | re.DOTALL)
+    for chapter, lesson in planned:
+        (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
+        cells = nbformat.read(path, as_version=4).cells
+        markdown = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown").replace("`", "")
+        headings = [heading.lstrip("#0123456789. ") for heading in re.findall(r"^#+ .+$", markdown, re.MULTILINE)]
+        named = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", lesson)
+        assert [name for name in named if not any(heading.startswith(name.rstrip("?")) for heading in headings)] == []
+    assert len(planned) == len(CHAPTERS)
