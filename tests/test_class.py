@@ -188,7 +188,7 @@ def test_a_worker_that_is_always_killed_is_told_of_and_the_submission_graded_nex
     assert grade(folder, out).returncode == 0 and points(out) == {"ann": 3}
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch):
     monkeypatch.setattr(worker_pool, "JOB_SECONDS", 30.0)
     monkeypatch.setattr(worker_pool, "START_SECONDS", 90.0)  # it may be stopped before it is up

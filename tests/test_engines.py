@@ -255,6 +255,7 @@ Host node
 """
 
 
+@pytest.mark.nightly
 def test_engines_by_ssh(ssh_config, tmp_path):
     config = Config()
     config.SSHEngineSetLauncher.engines = {"node": 2}

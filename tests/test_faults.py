@@ -44,7 +44,7 @@ def test_a_fault_ends_in_a_result_or_a_clear_error(name, no_strays, capsys):
         assert run(lambda: "fine", world_size=n).results == ["fine"] * n
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_many_calls_with_faults_leave_nothing_behind():
     done = subprocess.run(
         [sys.executable, "-m", "tests.corpus.faults", "250"], cwd=ROOT, capture_output=True, text=True, timeout=500

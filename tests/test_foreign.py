@@ -4,7 +4,7 @@ import pytest
 
 from .foreign.compare import PROGRAMS, differences
 
-AT_EACH_PUSH = ("own_helpers/train", "dataclass_config", "abrupt", "fails", "titan")
+AT_EACH_PUSH = ("own_helpers/train", "fails", "titan")
 
 
 @pytest.mark.parametrize(

@@ -177,8 +177,13 @@ def test_a_function_that_has_not_passed_or_is_gone_is_not_taken(written):
     assert not any(swap.swap(folder / "copy").values())
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("functions, code", [(RIGHT, 0), (WRONG, 1)], ids=["right", "wrong"])
+@pytest.mark.parametrize(
+    "functions, code",
+    [
+        pytest.param(RIGHT, 0, id="right", marks=pytest.mark.nightly),
+        pytest.param(WRONG, 1, id="wrong", marks=pytest.mark.slow),
+    ],
+)
 def test_a_copy_is_compared_with_one_process(functions, code, written):
     folder = written(functions)
     program = (

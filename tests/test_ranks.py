@@ -97,8 +97,8 @@ def executed(program, launcher, limit=300):
     "first, launcher",
     [
         pytest.param("", [], id="this machine"),
-        pytest.param("", TORCHRUN, id="engines of torchrun", marks=pytest.mark.slow),
-        pytest.param(HOSTS, [], id="hosts", marks=[needs_hosts, pytest.mark.slow]),
+        pytest.param("", TORCHRUN, id="engines of torchrun", marks=pytest.mark.nightly),
+        pytest.param(HOSTS, [], id="hosts", marks=[needs_hosts, pytest.mark.nightly]),
         pytest.param(CLUSTER, [], id="engines of ipyparallel", marks=pytest.mark.slow),
     ],
 )
