@@ -30,7 +30,10 @@ START_SECONDS = 5.0  # that the script waits for the connection, so that a rank 
 END_SECONDS = 5.0  # for the collector to have read the last record
 TAKEN_SECONDS = 15.0  # that the collector of an earlier job may take to end
 RETRY_SECONDS = 0.02
-_PACKAGE = os.path.dirname(os.path.dirname(__file__)) + os.sep
+# Frames that no stack shows: this package's, and those of runpy, which isn't frozen before Python 3.11.
+_HIDDEN = (
+    os.path.dirname(os.path.dirname(__file__)) + os.sep, "<frozen runpy", os.path.join(os.path.dirname(os.__file__), "runpy.py"),
+)  # fmt: skip
 
 
 def name() -> str:
@@ -164,10 +167,10 @@ class Client:
 
 
 def stack(thread: int) -> list[list]:
-    """A thread's stack, the innermost call last: [file, line, function, source] each, without this package."""
+    """A thread's stack, the innermost call last: [file, line, function, source] each, without this package and runpy."""
     frame = sys._current_frames().get(thread)
     return [
         [f.filename, f.lineno, f.name, f.line or ""]
         for f in (traceback.extract_stack(frame) if frame else ())
-        if not f.filename.startswith((_PACKAGE, "<frozen runpy"))
+        if not f.filename.startswith(_HIDDEN)
     ]

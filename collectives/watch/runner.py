@@ -47,7 +47,7 @@ def _be_main() -> None:
 
 def _set_first_path(folder: str, always: bool = False) -> None:
     """Put a folder where `python -m` has the current one. With -P there is neither that nor a script's folder."""
-    if not sys.flags.safe_path:
+    if not getattr(sys.flags, "safe_path", False):  # from Python 3.11 on
         sys.path[0] = folder
     elif always:
         sys.path.insert(0, folder)
