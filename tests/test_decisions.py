@@ -170,6 +170,7 @@ def test_the_order_of_a_set_is_named(body):
         ("stop = torch.tensor(time.time() > 5)\ndist.broadcast(stop, 0)\nif stop:\n    dist.barrier()\nreturn dist.reduce(stop)", [4, 5]),
         ("if agree(time.time() > 5):\n    dist.barrier()\ndist.reduce(sizes)", [2, 3]),
         ("loss = sizes\ndist.all_reduce(loss)\nif loss > 5:\n    dist.barrier()\ndist.gather(loss)", [4, 5]),
+        ("last = size - 1\nif rank == last:\n    dist.reduce(loss, dst=last)\ndist.gather(loss)", [3, 4]),
         ("random.seed(0)\nif random.random() > 0.5:\n    dist.barrier()\ndist.gather(loss)", [3, 4]),
         # It keeps ranks from both calls.
         ("while time.time() < 5:\n    dist.barrier()\n    dist.gather(sizes)", [2, 3]),

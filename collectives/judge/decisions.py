@@ -248,9 +248,11 @@ class _Values:
             elif isinstance(node, (ast.AnnAssign, ast.AugAssign, ast.NamedExpr)) and node.value:
                 self._assign(node.target, node.value)
             elif isinstance(node, ast.Call) and not self._is_plain(node):
-                arguments = [*node.args, *(keyword.value for keyword in node.keywords)]
+                reduces = source.name(node.func) in REDUCES
+                named = [keyword.value for keyword in node.keywords if not reduces or keyword.arg == "tensor"]
+                arguments = [*(node.args[:1] if reduces else node.args), *named]  # of a reduce, its tensor
                 names = {n.id for argument in arguments for n in ast.walk(argument) if isinstance(n, ast.Name)}
-                kind = self._reduced if source.name(node.func) in REDUCES else self._shared
+                kind = self._reduced if reduces else self._shared
                 kind |= names
         self._reduced -= self._shared
 

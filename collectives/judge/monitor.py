@@ -403,9 +403,16 @@ class Monitor(State):
         if is_consequence(message.kind, message.error):
             return False
         since = self.made(rank) - message.calls  # calls
+        if not since and rank not in self._returned and self._is_of_latest(rank, message.line):
+            return False  # the call's own error, which may end the rank
         if message.kind in IDIOMS and since and not self._has_left_out(rank, message):
             return False
         return since <= diagnose.LOOK_BACK
+
+    def _is_of_latest(self, rank: int, line: Line) -> bool:
+        """Whether a line is that of the rank's latest call."""
+        latest = next(reversed(self._events[rank].values()), None)
+        return latest is not None and latest.line is not None and latest.line[:2] == line[:2]
 
     def _has_left_out(self, rank: int, message: messages.Caught) -> bool:
         """Whether a rank that caught this does not get to a call that other ranks have made, by the program's source."""

@@ -1,5 +1,7 @@
 """Words on calls whose parts do not match."""
 
+from math import prod
+
 from ...format import dtype_name, name_ranks, span
 from ...log import backends
 from ...log.calls import Call
@@ -76,7 +78,8 @@ def _consequence(verdict: Disagreement) -> str:
         return f"{_made_dense(verdict)} {CONSEQUENCES[flaw]}"
     if flaw in ("layout", "reordered"):
         return f"{CONSEQUENCES[flaw]} {_made_dense(verdict)}"
-    words = _AS_MANY if flaw == "shape" and len({e.nbytes for e in call}) == 1 else CONSEQUENCES[flaw]
+    as_many = flaw == "shape" and len({prod(e.shape) for e in call}) == 1  # bytes are of a whole list
+    words = _AS_MANY if as_many else CONSEQUENCES[flaw]
     if flaw in OF_ONE_LINE and not same_place(e.line for e in call if e.line):
         words = f"{words} {_PERHAPS_TWO}"
     met = (*verdict.parted, call)
