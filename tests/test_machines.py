@@ -22,7 +22,7 @@ def test_the_files_are_complete():
         for made in (machine(name), machine(name, 4 * node)):
             assert made.gpus.node == node and nccl("all_reduce", made)(2**20).seconds > 0
         assert machine(name).name == name and machine(name, 2).gpus.node == 2
-    assert len(sweeps()) == 104 and sum(len(sweep.figures) for sweep in sweeps()) == 1196
+    assert len(sweeps()) == 99 and sum(len(sweep.figures) for sweep in sweeps()) == 1068
     for network in networks().values():
         assert not network.name.startswith("NVLink") or network.band(8)[0] < 1 < network.band(8)[1]
         assert network.value("gpus", "this test") and network.band(2**34)[0] < 1 < network.band(2**34)[1]
@@ -54,6 +54,14 @@ def priced() -> list[float]:
     planned = step(shape("Llama 3 8B"), Division(8), 64, cluster("N1", 8))
     collectives = [nccl("all_reduce", made)(2**20).seconds for made in (nvlink_node("N1"), rails(4, "N1"))]
     return [planned.time, planned.mfu, compute_seconds(1e15, "N1"), *collectives]
+
+
+def test_a_cluster_has_nodes_as_they_are_sold():
+    racks = cluster("GB200", 144)
+    assert (racks.gpus.nodes, racks.gpus.node) == (2, 72) and cluster("GB200", 64).gpus.node == 64
+    assert cluster("H100", 512).gpus.node == 8 and cluster("GB200", 512, node=64).gpus.nodes == 8
+    with pytest.raises(ValueError, match="72 must divide 512.*node=64"):
+        cluster("GB200", 512)
 
 
 def test_a_gpu_is_added_in_one_file(noether):

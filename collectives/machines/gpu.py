@@ -32,6 +32,7 @@ FIGURES = GENERATION | {
     "generation": WORDS,
     "links": COUNT,  # NVLinks that lead to the switch
     "host": WORDS,  # the processor: x86 or Arm
+    "node": COUNT,  # GPUs that are sold with NVLink between them
     "peak": Dimension("FLOP/s"),  # of the matrix units: bf16 in, no sparsity
     "memory": Dimension("bytes"),
     "memory_bandwidth": SPEED,

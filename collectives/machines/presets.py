@@ -18,7 +18,7 @@ from .networks import network as network_of
 from .topology import Gpus, Level, Machine, Port, Protocol
 
 _SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
-HOST_GPUS = 4  # of a rack of GB200: NVIDIA's data sheet
+HOST_GPUS, RACK = 4, 72  # of a host, of a rack of GB200: NVIDIA's data sheet
 _NVLINK_HOP, _NETWORK_HOP = tuning.NVLINK_HOP_SECONDS["Ring"], tuning.NETWORK_HOP_SECONDS["Ring"]
 LINK_FIGURES = {
     "bandwidth": SPEED,
@@ -102,16 +102,23 @@ def rails(
     return _clustered(nodes, gpu, nic, ranks, network, name, shared)
 
 
-def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int = 8) -> Machine:
+def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int | None = None) -> Machine:
     """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
 
-    nic: bytes/s of a card.  Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
+    nic: bytes/s of a card.  node: None for as many as are sold together: 8, or 72 in a rack of GB200s.
+    Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
     """
+    node = node or _sold_together(gpu)
     if gpus <= node:
         return nvlink_node(gpu, gpus)
     if gpus % node:
-        raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}.")
+        racks = "; of a rack, clouds rent 64: node=64" * (node == RACK)
+        raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}{racks}.")
     return rails(gpus // node, gpu, nic, node)
+
+
+def _sold_together(kind: str) -> int:
+    return int(gpu(kind).value("node", "cluster()"))
 
 
 def fat_tree(

@@ -44,7 +44,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--length", type=int, help="tokens of a sequence (the model's)")
     parser.add_argument("--memory", type=float, help="GiB of a GPU, where it isn't the usual card")
     parser.add_argument("--card", type=float, default=400, help="Gb/s of each GPU's network card (400)")
-    parser.add_argument("--node", type=int, default=8, help="GPUs of a node (8)")
+    parser.add_argument("--node", type=int, help="GPUs that NVLink joins (as sold: 8, or 72 in a rack of GB200s)")
     parser.add_argument("--without", nargs="+", default=[], choices=KINDS, help="kinds of parallelism to leave out")
     parser.add_argument("--program", default=LATEST, choices=PROGRAMS, help=f"what trains ({LATEST})")
     return parser

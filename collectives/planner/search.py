@@ -18,7 +18,7 @@ from .step import LEAST_TOKENS, Inside, Step, inside, step, updating, usable
 MICROBATCHES = (1, 2, 4, 8)
 FIRST, MAX_ROWS = 5, 12
 TIE_RATIO = 1.02  # the plan errs by more
-HEAD = ("data", "tensor", "pipe", "ctx", "exp", "ZeRO", "mb", " recompute", "memory", "step", "production", "MFU")
+HEAD = ("data", "tensor", "pipe", "ctx", "exp", "ZeRO", "mb", " recompute", "memory", "step", "its MFU", "production")
 OPTIONAL_COLUMNS = ("ctx", "exp", "mb")  # columns that are left out where all are 1
 
 
@@ -101,7 +101,7 @@ def _row(s: Step) -> dict[str, str]:
     pipe = f"{d.pipeline} x {d.chunks}".removesuffix(" x 1")
     zero = f"{d.shard}{f'/{d.shards}' * (d.copies > 1)}{' once' * d.gathered_once}"
     degrees = (*map(str, (d.data, d.tensor, pipe, d.context, d.experts, zero, d.microbatch)), f" {d.recompute}")
-    figures = f"{s.memory.total / 2**30:.0f} GiB", duration(s.time), duration(s.production.median), f"{s.mfu:.0%}"
+    figures = f"{s.memory.total / 2**30:.0f} GiB", duration(s.time), f"{s.mfu:.0%}", duration(s.production.median)
     return dict(zip(HEAD, (*degrees, *figures)))
 
 
