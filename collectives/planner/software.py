@@ -28,7 +28,7 @@ class Program(NamedTuple):
 
 # `passes` are fitted, see validation.py.  In Megatron-LM since 2024, and in MegaScale and NeMo, which build on it, the
 # tensor ranks' products are cut, and their pieces sent meanwhile.  FSDP gathers the next layer meanwhile; for DeepSpeed
-# in 2021 that is assumed.  DualPipe hides the messages to experts, too.
+# in 2021 that is assumed.  DualPipe hides the messages to experts, too, as interleaved 1F1B with one more forward does.
 PROGRAMS = {
     "Megatron-LM 2021": Program(False, Overlap(0, 0, 0, 0), 2.0),  # and 2022: every message is waited for
     "Megatron-LM 2023": Program(False, Overlap(0, 1, 1, 1), 2.0),
