@@ -979,6 +979,23 @@ def test_reads_without_an_operator_before_the_wait_are_seen(use):
     assert "use(x)" in str(caught.value)
 
 
+@pytest.mark.parametrize("receive", [dist.recv, lambda *args: dist.irecv(*args).wait()], ids=["recv", "irecv"])
+def test_a_message_that_arrives_where_another_is_being_sent_from_is_noticed(receive):
+    def around():
+        rank, n = dist.get_rank(), dist.get_world_size()
+        x, y = torch.full((1,), float(rank)), torch.empty(1)
+        sending = dist.isend(x, (rank + 1) % n)
+        receive(y if fits else x, (rank - 1) % n)
+        sending.wait()
+        return y.item() if fits else x.item()
+
+    fits = True
+    assert run(around, world_size=3).results == [2.0, 0.0, 1.0]
+    fits = False
+    with pytest.raises(Mismatch, match="writes? to the tensors? of send #1 before waiting for it"):
+        run(around, world_size=3)
+
+
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_what_the_recorder_itself_reads_is_no_early_use(dtype):
     def two_at_once():

@@ -91,6 +91,16 @@ class Watch(DispatchMode):
         self.guards.clear()
         self.settle()
 
+    def issued(self, call: Reading, frame: FrameType | None, caller: FrameType | None, goes_on: bool) -> None:
+        """A call was issued, which may fill a tensor that another one still uses.  goes_on: the program waits for it later."""
+        if call.event.op == "recv":
+            for tensor in call.all_out:
+                self.check(tensor, "written")
+        if goes_on and self.due(call.event.op, frame):
+            self.add(Guard.of(call, caller))
+        else:
+            self.settle()
+
     def due(self, op: str, frame: FrameType | None) -> bool:
         """Whether to watch a call made by this frame of the program."""
         place = [op]
@@ -201,7 +211,7 @@ class Unwatched:
     def _nothing(self, *_) -> None: ...
 
     guards: dict[int, Guard] = {}
-    start = stop = due = is_due = add = returns = waits = remove = settle = _nothing
+    start = stop = issued = is_due = add = returns = waits = remove = settle = _nothing
     run_backward = staticmethod(torch_private.run_backward)
 
 

@@ -25,7 +25,7 @@ from . import kernel, step_marks, threads, torch_private
 from .callers import learners_call, python_caller
 from .caught import Catches, brief
 from .discarded import discarded
-from .early_use import Guard, Unwatched, Watch
+from .early_use import Unwatched, Watch
 from .groups import KnownGroups
 from .operators import SAME_CALL, Reading, arguments, read
 from .point_to_point import WeakMessages, is_blocking, message
@@ -160,10 +160,7 @@ class Tracer:
             self.device.took(event, call.outputs, device, streams, waited=barrier is not None)
             return out
         # A functional collective (an operator called by torch.ops) leaves its tensors to wait_tensor.
-        if event.async_op and not by_operator and self.watch.due(event.op, frame):
-            self.watch.add(Guard.of(call, caller))
-        else:
-            self.watch.settle()
+        self.watch.issued(call, frame, caller, event.async_op and not by_operator)
         self.bound_open()
         return (*out[:-1], traced.boxed()) if isinstance(out, (tuple, list)) else traced.boxed()
 
