@@ -145,10 +145,10 @@ def as_stranger(number: str, program: str) -> str:
             raise Missing(f"On Python {number} the wheel gives its version as {release.strip()!r}.")
         Path(folder, "train.py").write_text(HANGS)
         job = "-m torch.distributed.run --standalone --nproc-per-node 2 -m collectives.watch --record record train.py"
-        call(python, *job.split(), cwd=folder, fails=True)
+        output = call(python, *job.split(), cwd=folder, fails=True)
         verdict = Path(folder, "record", "verdict.txt")
         if not verdict.exists() or "all_reduce" not in verdict.read_text():
-            raise Missing(f"On Python {number} a watched job that hangs has no verdict.")
+            raise Missing(f"On Python {number} a watched job that hangs has no verdict on its all_reduce:\n{output}")
         if "all_reduce" not in call(python, "-m", "collectives", "explain", "record", cwd=folder):
             raise Missing(f"On Python {number} explain doesn't name what the record shows.")
     return "watched and explained"
