@@ -100,6 +100,72 @@ sys.exit(subprocess.run([sys.executable, "-I", {enter!r}, str(ones[host]), "sh",
 """
 
 
+def why_untraceable() -> str:
+    """py-spy's own reason why it may not look into a process here; "" where it may."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as process:
+        spy = [os.path.join(os.path.dirname(sys.executable), "py-spy"), "dump", "--pid", str(process.pid)]
+        done = again_while_it_starts(spy)
+    return done.stderr.strip().splitlines()[-1] if done.returncode else ""
+
+
+def again_while_it_starts(command):
+    """The result of py-spy on a process that has only just begun, in which it finds no interpreter at first."""
+    end = time.monotonic() + 30
+    while True:
+        done = subprocess.run(command, capture_output=True, text=True)
+        if not done.returncode or "ermission" in done.stderr or time.monotonic() > end:
+            return done
+
+
+def check_stacks(folder, ranks, names):
+    """Whether the stacks of all these ranks are in a folder. If this machine forbids it, missing.txt must have each rank, with the reason."""
+    read = [rank for rank in ranks if any(re.search(rf"\.rank{rank}\.\d+\.stack\.txt$", name) for name in names)]
+    if read == list(ranks):
+        return True
+    why, missing = why_untraceable(), (folder / "missing.txt").read_text()
+    assert why, (names, missing)
+    for rank in ranks:
+        assert re.search(rf"\.rank{rank}\.\d+\.stack\.txt \(.*\): .*[Pp]ermission", missing), missing
+    assert "Not collected: stack of ranks " in explain(folder)
+    return False
+
+
+SAVES = """
+import ctypes, pathlib, sys
+libc = ctypes.CDLL(None)
+def save_checkpoint():
+    if libc.vfork() == 0:  # as long as this child lives, its parent is in a wait that nothing interrupts, as in a dead file system
+        pathlib.Path(sys.argv[1]).touch()
+        libc.pause()
+save_checkpoint()
+"""
+
+
+def test_a_process_that_nothing_interrupts_is_named_with_its_wait(tmp_path):
+    """py-spy can't stop it, and would wait as long as it does."""
+    (tmp_path / "train.py").write_text(SAVES)
+    environment = os.environ | {"RANK": "5"}
+    job = subprocess.Popen(
+        [sys.executable, tmp_path / "train.py", tmp_path / "here"], env=environment, start_new_session=True
+    )
+    try:
+        end = time.monotonic() + 60
+        while not (tmp_path / "here").exists():
+            assert time.monotonic() < end and job.poll() is None
+            time.sleep(0.05)
+        done = collect(tmp_path / "hang")
+    finally:
+        os.killpg(job.pid, signal.SIGKILL)
+        job.wait()
+    names = [file.name for file in (tmp_path / "hang").iterdir()]
+    told = " ".join(explain(tmp_path / "hang").split())
+    assert re.search(
+        r"Rank 5's process is in a wait that nothing interrupts: .* \(state D(, in \w*(fork|clone)\w*)?\)\.", told
+    ), (told, done)
+    if check_stacks(tmp_path / "hang", [5], names):
+        assert "save_checkpoint" in told, told
+
+
 @pytest.mark.slow
 def test_a_job_on_hosts_of_namespaces_is_gathered_and_explained(tmp_path):
     """Two hosts with two ranks each: names of hosts and ranks, stacks twice, and the rank that reads a shard is found."""
@@ -150,10 +216,13 @@ def test_a_job_on_hosts_of_namespaces_is_gathered_and_explained(tmp_path):
             rank.kill()
     names = [file.name for file in (tmp_path / "hang" / "once").iterdir()]
     for rank in range(4):
-        assert any(re.fullmatch(rf"host{rank // 2}\.rank{rank}\.\d+\.stack\.txt", name) for name in names), (
+        assert any(re.fullmatch(rf"host{rank // 2}\.rank{rank}\.\d+\.status\.txt", name) for name in names), (
             names,
             done.stdout,
         )
-    told = " ".join(explain(tmp_path / "hang").split())
-    assert "Rank 2 is in no collective: in read_shard, train.py:7, in both stacks." in told, told
-    assert "Ranks 0, 1 and 3 are waiting in all_reduce, at <module>, train.py:10 for rank 2, it seems." in told, told
+    if check_stacks(tmp_path / "hang" / "once", range(4), names):
+        told = " ".join(explain(tmp_path / "hang").split())
+        assert "Rank 2 is in no collective: in read_shard, train.py:7, in both stacks." in told, told
+        assert "Ranks 0, 1 and 3 are waiting in all_reduce, at <module>, train.py:10, apparently for rank 2." in told, (
+            told
+        )

@@ -10,17 +10,21 @@ import logging
 import os
 import signal
 import socket
+import socketserver
 import subprocess
 import sys
+import threading
 import time
 import urllib.request
+from contextlib import contextmanager
 
 import pytest
 from tabulate import tabulate
 from torch.distributed.debug._debug_handlers import Collective, FlightRecorderHandler
 from torch.distributed.debug._frontend import Response
 
-from collectives.watch.explain import debug_server
+from collectives.collect.probes import OF_A_HOST
+from collectives.watch.explain import evidence
 from collectives.watch.explain.command import explain, main
 from collectives.watch.explain.host_map import host_in
 from collectives.watch.explain.text import Text, line
@@ -361,6 +365,112 @@ def test_ras_lacks_ranks_and_does_not_call_them_dead(tmp_path):
     assert "lacks the data of 1 rank: rank 21." in told, told
 
 
+DIFFERENT = """#0-0 (fa93) MISMATCH
+  Communicator ranks have different status
+  30 ranks have status RUNNING
+  Rank 7 has status ABORT -- GPU 7 managed by process 8 on node 172.16.64.210
+  Rank 9 has status NOCOMM -- GPU 1 managed by process 10 on node 172.16.64.211
+
+"""
+
+
+def test_ras_names_ranks_whose_communicator_is_gone(tmp_path):
+    """As client_support.cc of NCCL 2.30 writes it, and in JSON, which shows it by flags."""
+    gone = "ranks whose communicator isn't running: {}rank 9: not a member, or no longer one (NOCOMM)"
+    told = " ".join(said(tmp_path / "text", ras__txt=RAS.format("MISMATCH", DIFFERENT)).split())
+    assert gone.format("rank 7: aborted (ABORT); ") in told and "no rank is missing" not in told, told
+    left = communicator("0xa", [64] * 9, {"unresponsive": False, "considered_dead": False})
+    told = " ".join(said(tmp_path / "json", ras__json=RAS_JSON.format(left)).split())
+    assert gone.format("") in told and "Look at their hosts" not in told, told
+
+
+def test_hosts_asked_at_one_moment_are_not_asked_twice(tmp_path):
+    """`collect` asks each host, which answers for the whole job."""
+    late = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node node1\n"
+    lost = "INCOMPLETE\n  Missing communicator data from 1 job process\n  Process 34 on node node3 managing GPU 5\n\n#0-0 (fa93) INCOMPLETE\n  Missing communicator data from 1 rank\n  The missing rank: 21\n\n"
+    answer = RAS.format("INCOMPLETE,MISMATCH", lost + late)
+    once = said(tmp_path / "hang", node0__ras__txt=answer, node1__ras__txt=answer)
+    assert once.count("Rank 7 is behind") == 1 and "In both answers" not in once, once
+    assert "from process 34 on node3, GPU 5." in once and "the data of 1 rank: rank 21" in once
+    assert "RAS was asked once" in once
+    said(tmp_path / "hang" / "later", node0__ras__txt=answer, node1__ras__txt=answer)
+    assert "In both answers these counts are the same" in explain(tmp_path)
+
+
+class RasClient(socketserver.StreamRequestHandler):
+    """A client of NCCL's RAS socket, served as client_support.cc does: a command in a line, and a status is the last answer."""
+
+    def handle(self):
+        for request in self.rfile:
+            command = request.decode().rstrip("\r\n").lower()
+            if command.startswith("client protocol "):
+                self.wfile.write(b"SERVER PROTOCOL 2\n")
+            elif command == "set format json" and self.server.has_json:
+                self.wfile.write(b"OK\n")
+            elif command in ("status", "verbose status"):
+                answer = next(self.server.answers).encode()
+                for start in range(0, len(answer), 1000):  # sent while it is gathered
+                    self.wfile.write(answer[start : start + 1000])
+                return
+            else:
+                self.wfile.write(f"ERROR: Unknown command {command}\n".encode())
+
+
+@contextmanager
+def ras_service(*answers: str, has_json: bool):
+    with socketserver.ThreadingTCPServer(("localhost", 0), RasClient) as server:
+        server.answers, server.has_json = iter(answers), has_json
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server.server_address[1]
+        server.shutdown()
+        thread.join()
+
+
+def test_ras_is_asked_twice(monkeypatch):
+    """Who launches collectives, and who doesn't; and a job that ends in between has answered once."""
+    monkeypatch.setattr(evidence, "SECONDS", 0.1)
+    first, second = (
+        RAS_JSON.format(communicator("0xa", counts)).removeprefix("OK\n")
+        for counts in ([64, 64, 60, 64], [66, 65, 60, 66])
+    )
+    with ras_service(first, second, has_json=True) as port:
+        told = explain(f"ras://localhost:{port}")
+    assert told.startswith("Rank 2 is behind: it has launched all_reduce up to 60, and ranks 0 and 3 up to 66."), told
+    assert "Between two answers, 100 ms apart, ranks 0, 1 and 3 launched collectives, and rank 2 launched none." in told
+    with ras_service(first, first, has_json=True) as port:
+        told = explain(f"ras://localhost:{port}")
+    assert "no rank launched a collective: it hangs, unless a step takes longer." in told and "asked once" not in told
+    with ras_service(first, has_json=True) as port:
+        told = explain(f"ras://localhost:{port}")
+    assert "Rank 2 is behind" in told and "It answered once, and not again 100 ms later" in told, told
+
+
+def test_ras_of_an_older_nccl_is_asked_for_text(monkeypatch):
+    monkeypatch.setattr(evidence, "SECONDS", 0.1)
+    late = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node node1\n"
+    answer = RAS.format("MISMATCH", late)
+    with ras_service(answer, answer, has_json=False) as port:
+        told = explain(f"ras://localhost:{port}")
+    assert told.startswith("Rank 7 is behind: it has launched all_reduce up to 60, and 31 ranks up to 64."), told
+    assert "In both answers these counts are the same" in told
+
+
+@pytest.mark.parametrize("has_json", [True, False])
+def test_collect_asks_ras_for_what_it_has(has_json, tmp_path):
+    answer = RAS_JSON.format(communicator("0xa", [64, 60])).removeprefix("OK\n") if has_json else RAS.format("OK", "")
+    command = next(probe.command for probe in OF_A_HOST if probe.name == "ras")
+    with ras_service(answer, has_json=has_json) as port:
+        done = subprocess.run(["sh", "-c", command.replace("28028", str(port))], capture_output=True, text=True)
+    told = said(tmp_path, node0__ras__txt=done.stdout)
+    assert ("Rank 1 is behind" if has_json else "with equal counts") in told, (told, done)
+
+
+def test_an_address_where_something_else_answers(monkeypatch):
+    with ras_service(has_json=True) as port, pytest.raises(ValueError, match="no debug server answers at"):
+        explain(f"http://localhost:{port}")
+
+
 # --- stacks -------------------------------------------------------------------------------
 
 SPY = """Process {pid}: python train.py
@@ -443,7 +553,7 @@ def test_the_debug_server_of_a_job_that_hangs(tmp_path, monkeypatch):
     )
     try:
         until(lambda: (tmp_path / "here").exists() and is_open(port))
-        monkeypatch.setattr(debug_server, "SECONDS", 0.1)
+        monkeypatch.setattr(evidence, "SECONDS", 0.1)
         told = explain(f"http://localhost:{port}")
         page = urllib.request.urlopen(f"http://localhost:{port}/fr_trace_json").read()
     finally:
@@ -500,8 +610,13 @@ def until(true, seconds: float = 120.0) -> None:
 def test_an_address_where_nothing_answers():
     with socket.socket() as free:
         free.bind(("", 0))
+        port = free.getsockname()[1]
         with pytest.raises(ValueError, match="no debug server answers at http://localhost:"):
-            explain(f"http://localhost:{free.getsockname()[1]}")
+            explain(f"http://localhost:{port}")
+        with pytest.raises(
+            ValueError, match=f"no RAS service answers at ras://localhost:{port}: .*refused.* NCCL_RAS_ADDR"
+        ):
+            explain(f"ras://localhost:{port}")
 
 
 # --- hosts and schedulers -----------------------------------------------------------------
@@ -590,6 +705,146 @@ def test_a_host_that_cannot_be_reached(tmp_path):
     assert told.splitlines()[1:3] == [
         "They ran on node1 (by the order of ranks).", "node1 can't be reached by ssh (No route to host)."
     ], told  # fmt: skip
+
+
+STILL = "[Sun Nov 29 03:1{n}:05 2026] nfs: server fs03 not responding, still trying\n"
+EARLIER = "[Sat Nov 28 22:10:00 2026] nfs: server fs03 not responding, still trying\n[Sat Nov 28 22:10:30 2026] nfs: server fs03 OK\n"
+BLOCKED = "[Sun Nov 29 03:14:33 2026] INFO: task python:{n} blocked for more than 122 seconds.\n"
+IN_SAVE = (
+    "    __exit__ (torch/serialization.py:784)\n    save (torch/serialization.py:967)\n    save_shard (train.py:88)"
+)
+
+
+def dead_file_server(folder, lost: list[str], kernel: bool = True):
+    """32 ranks on four hosts, each asked for its stacks twice; the ranks of the hosts that lost fs03 save a checkpoint."""
+    folder.mkdir()
+    for k, host in enumerate(("c1", "c2", "c3", "c4")):
+        ranks = range(8 * k, 8 * k + 8)
+        waits = (
+            ""
+            if host in lost
+            else "\n".join(lines(rank, 9001, 9001) for rank in ranks).replace("E901 05:20", "E1129 03:22")
+        )
+        (folder / f"job_{host}.log").write_text("".join(f"[rank{rank}]: step 9000\n" for rank in ranks) + waits)
+        for moment in (1, 2):
+            frames = IN_SAVE if host in lost else IN_CALL
+            stacks = "".join(SPY.format(pid=4700 + rank, frames=frames) for rank in ranks)
+            (folder / f"stacks_{host}-{moment}.txt").write_text(stacks)
+        text = EARLIER if host == "c4" else "[Sat Nov 28 21:00:00 2026] mlx5_core 0000:0c:00.0 eth2: Link down\n"
+        text += "".join(STILL.format(n=n) for n in range(1, 6)) * (host in lost)
+        text += "".join(BLOCKED.format(n=4700 + rank) for rank in ranks[:2]) * (host in lost)
+        if kernel:
+            (folder / f"dmesg_{host}.txt").write_text(text)
+
+
+def test_a_file_server_that_does_not_answer(tmp_path):
+    """It is the first cause, with the hosts that lost it; an outage that is over isn't. c2-1 is c2's first reading."""
+    dead_file_server(tmp_path / "two", ["c2", "c3"])
+    told = " ".join(explain(tmp_path / "two").split())
+    assert told.startswith("The file server fs03 has not answered c2, c3 (ranks 8-23) since 03:11:05"), told
+    assert "No single host is at fault: look at fs03 and the network to it." in told
+    assert (
+        "16 processes on c2, c3 are in no collective: __exit__, serialization.py:784, at save_shard, train.py:88, in both stacks."
+        in told
+    )
+    assert "c4 reported that the file server fs03 doesn't answer at 22:10:00, until 22:10:30" in told
+    assert "c2-1" not in told and "one host, probably" not in told
+    dead_file_server(tmp_path / "one", ["c2"])
+    told = " ".join(explain(tmp_path / "one").split())
+    assert told.startswith("The file server fs03 has not answered c2 (ranks 8-15) since 03:11:05"), told
+    assert "Look at fs03, and at the network of c2." in told
+
+
+def test_a_reading_is_no_host(tmp_path):
+    """Without the kernel's log the same processes in both readings show it; nodes named so, with different ones, stay apart."""
+    dead_file_server(tmp_path / "readings", ["c2"], kernel=False)
+    told = explain(tmp_path / "readings")
+    assert "8 processes on c2 are in no collective" in told and "c2-" not in told, told
+    for k, host in enumerate(("c2-1", "c2-2")):
+        (tmp_path / f"stacks_{host}.txt").write_text(SPY.format(pid=4700 + k, frames=IN_CALL))
+    told = explain(tmp_path / "stacks_c2-1.txt", tmp_path / "stacks_c2-2.txt")
+    assert "2 processes on c2-1, c2-2 are in all_reduce" in told, told
+
+
+def test_a_killed_process_is_a_rank_by_its_number(tmp_path):
+    """Ray's prefix has both. Last week's Xid comes last, and a link that came back is not torn from its end."""
+    lost = "torch.distributed.DistBackendError: NCCL error in: ProcessGroupNCCL.cpp:3690, remote process exited or there was a network error"
+    start = "[I1129 02:40:00.000000001 ProcessGroupNCCL.cpp:100] [PG ID 0 PG GUID 0(default_pg) Rank 0] ProcessGroupNCCL initialization"
+    rows = [(rank, start) for rank in range(64)] + [(rank, lost) for rank in range(64) if rank != 12]
+    ray = "(TrainWorker pid={pid}, ip=10.9.0.{host}) [rank{rank}]: {text}\n"
+    driver = "".join(ray.format(pid=5000 + rank, host=rank // 8 + 1, rank=rank, text=text) for rank, text in rows)
+    driver += ray.format(
+        pid=5040, host=6, rank=40, text="[E1129 02:58:31.1 ProcessGroupNCCL.cpp:700] remote process exited"
+    )
+    killed = (
+        "[Sun Nov 29 02:58:07 2026] Memory cgroup out of memory: Killed process 5012 (ray::TrainWork) total-vm:9kB\n"
+    )
+    link = "[Sun Nov 29 02:56:00 2026] mlx5_core 0000:5e:00.0 ib0: Link down\n[Sun Nov 29 02:56:03 2026] mlx5_core 0000:5e:00.0 ib0: Link up\n"
+    xid = "[Sun Nov 22 11:00:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    told = said(tmp_path, driver__log=driver, dmesg_n2__txt=killed, dmesg_n5__txt=link, dmesg_n7__txt=xid)
+    first, second, third, *_ = told.splitlines()
+    assert (
+        first.startswith("n2 reported that the kernel killed process 5012") and "(process 5012 is rank 12)" in first
+    ), told
+    assert second == "n5 reported that the link of ib0 went down at 02:56:00, until 02:56:03.", told
+    assert third.startswith("n7 reported Xid 79") and "160.0 hours before the first error" in third, told
+
+
+def test_an_xid_of_a_ranks_process_comes_first(tmp_path):
+    """No collective is missing, all ranks wait, and the log of a host names a process that a stack has with its rank."""
+    for rank in range(4):
+        frames = "    item (pipeline.py:77)" if rank == 2 else IN_CALL
+        (tmp_path / f"pyspy.rank{rank}.txt").write_text(SPY.format(pid=48900 + rank, frames=frames))
+    xid = "kernel: NVRM: Xid (PCI:0000:9b:00): 119, pid={}, name=python, Timeout after 6s of waiting for RPC response from GPU1 GSP!"
+    shipped = {"stream": "stdout", "time": "2026-11-29T04:02:11.5Z", "host": "gpu-13"}
+    told = said(tmp_path, exporter__jsonl=json.dumps({"log": xid.format(48902), **shipped}) + "\n")
+    assert told.startswith(
+        "gpu-13 reported Xid 119 (the GPU's system processor doesn't answer) (process 48902 is rank 2) at 04:02:11."
+    ), told
+    told = said(tmp_path, exporter__jsonl=json.dumps({"log": xid.format(77), **shipped}) + "\n")
+    assert "is rank" not in told and told.startswith("Rank 2 is in no collective"), told
+
+
+def test_a_node_that_is_not_ready_and_the_ranks_of_its_pod(tmp_path):
+    """Events of other jobs come last: of a notebook's memory, and of a pod that is no rank's."""
+    events = (
+        "58m   Warning   OOMKilling   node/ip-10-3-1-9   Memory cgroup out of memory: Killed process 77 (jupyter)\n"
+    )
+    events += "12m   Normal    NodeNotReady       node/ip-10-3-1-44   Node ip-10-3-1-44 status is now: NodeNotReady\n"
+    events += "11m   Normal    TaintManagerEviction pod/llm-train-2   Marking for deletion Pod ml/llm-train-2\n"
+    pods = "".join(
+        f"llm-train-{k}   1/1   {'Terminating' if k == 2 else 'Running'}   0   3h   10.1.0.{k}   ip-10-3-1-{42 + k}\n"
+        for k in range(4)
+    )
+    pods += "feature-store-0   0/1   OOMKilled   7   9d   10.1.0.9   ip-10-3-1-9\n"
+    log = "".join(
+        f"[pod/llm-train-{k}/main] {row}\n"
+        for k in (0, 1, 3)
+        for rank in range(4 * k, 4 * k + 4)
+        for row in lines(rank, 120, 121).splitlines()
+    )
+    log += "".join(f"[pod/llm-train-2/main] [rank{rank}]: step 119 ok\n" for rank in range(8, 12))
+    told = said(tmp_path, events__txt=events, pods__txt=pods, logs__txt=log)
+    head = told.splitlines()[:4]
+    assert head[0].startswith("Ranks 8, 9, 10 and 11 may hold up the other 12"), told
+    assert head[1:] == [
+        "They ran on llm-train-2.",
+        "ip-10-3-1-44 reported (Kubernetes) that the node isn't ready, 12m before it was listed.",
+        "llm-train-2 reported (Kubernetes) that the pod was evicted, since its node isn't ready or was tainted, 11m before it was listed.",
+    ], told
+    assert "one host, probably" not in told and told.index("jupyter") > told.index("llm-train-2 reported")
+
+
+def test_an_event_that_comes_again_hours_later_is_about_tonight(tmp_path):
+    job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
+    job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    link = "".join(
+        f"Sep  1 {at} node37 kernel: mlx5_core 0000:5e:00.0 ib0: Link down\n" for at in ("02:00:00", "05:09:58")
+    )
+    told = said(tmp_path, job__log=job, dmesg__txt=link)
+    assert (
+        "Its host node37 reported that the link of ib0 went down at 05:09:58, 5.1 s before the first wait." in told
+    ), told
 
 
 PERFQUERY = """{host}  2026-05-19 03:{minute}:02  # perfquery -x, mlx5_3
@@ -733,7 +988,7 @@ def test_stacks_of_processes_whose_ranks_are_unknown(tmp_path):
     told = explain(tmp_path)
     assert told.startswith(
         "Process 41 on alpha is in no collective: _try_get_data, dataloader.py:1308, at train, train.py:96, in both stacks.\n"
-        "2 processes are in all_reduce, at average, train.py:72, in both stacks."
+        "2 processes on beta are in all_reduce, at average, train.py:72, in both stacks."
     ), told  # fmt: skip
 
 

@@ -21,10 +21,18 @@ class Probe(NamedTuple):
 
 
 OF_A_RANK = (
+    # By the PATH of the rank, whose environment has py-spy more likely than a shell's. A process in a wait that nothing interrupts can't
+    # be stopped, so py-spy would wait with it: then its stack is read without stopping it.
     Probe(
-        "stack",  # by the PATH of the rank, whose environment has py-spy more likely than a shell's
-        "PATH=$(tr '\\0' '\\n' </proc/{pid}/environ | sed -n 's/^PATH=//p'):$PATH; py-spy dump --pid {pid}",
+        "stack",
+        "PATH=$(tr '\\0' '\\n' </proc/{pid}/environ | sed -n 's/^PATH=//p'):$PATH; "
+        "stop=$(grep -q '^State:.D' /proc/{pid}/status && echo --nonblocking); timeout 30 py-spy dump $stop --pid {pid}",
         "the line that the rank is at (needs py-spy, and the right to trace)",
+    ),
+    Probe(
+        "wait",
+        'echo "wchan $(cat /proc/{pid}/wchan)"; cat /proc/{pid}/stack 2>/dev/null; true',
+        "the kernel's function that the process waits in",
     ),
     Probe("status", "cat /proc/{pid}/status", "whether the process runs, sleeps or is stopped"),
 )
@@ -32,7 +40,7 @@ OF_A_HOST = (
     Probe("clock", "date '+clock %F %T %z'", "the zone of its times"),
     Probe(
         "ras",
-        "timeout 20 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"verbose status\\n\" >&3 && cat <&3'",
+        "timeout 30 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"set format json\\nverbose status\\n\" >&3 && cat <&3'",
         "the operation counts of NCCL's RAS service",
     ),
     Probe("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),

@@ -153,8 +153,8 @@ def draw_choices(prices: Mapping[int, Nccl], sizes: Sequence[int]) -> Shown:
     sketch = Canvas()
     top = heading(
         sketch,
-        "What NCCL's estimates choose for an all_reduce",
-        "version 2.30.7; a row for each number of GPUs, 8 per node; buffer size from left to right; color: algorithm",
+        "What NCCL 2.30.7's estimates choose for an all_reduce",
+        "a row for each number of GPUs, 8 per node; buffer size from left to right; color: algorithm",
     )
     left, high = 64.0, 26.0
     step = (WIDTH - left - 20.0) / len(sizes)

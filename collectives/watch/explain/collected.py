@@ -1,6 +1,6 @@
-"""The small files of `collectives collect`: states of processes, zones of clocks, and the evidence that it couldn't get.
+"""The small files of `collectives collect`: states and waits of processes, zones of clocks, and the evidence that it couldn't get.
 
-Formats: Linux's /proc/PID/status, and collect's own missing.txt and clock.txt.
+Formats: Linux's /proc/PID/status, wchan and stack, and collect's own missing.txt and clock.txt.
 """
 
 import re
@@ -10,7 +10,7 @@ from typing import Iterator
 
 from ...format import span
 from ...judge.wording.phrases import few
-from .text import LogLine
+from .text import LogLine, listed
 
 _STATE = re.compile(r"State:\s+([A-Z]) \((.+)\)")
 _CLOCK = re.compile(r"clock \d{4}-\d\d-\d\d \d\d:\d\d:\d\d ([+\-]\d{4})$")
@@ -23,6 +23,13 @@ STATES = {
     "Z": "has ended, and its parent has not noticed",
     "X": "has ended",
 }
+_WAIT = re.compile(r"(?:wchan|\[<0>\]) (\w+)")
+# Of the kernel's functions, as they are called in Linux 6: whose they are, the first that matches.
+WAITS = (
+    ("NFS", r"nfs|rpc_|xprt_|svc_"), ("Lustre", r"ptlrpc|ldlm_|osc_|cl_|ll_|vvp_"), ("Ceph", r"ceph"), ("FUSE", r"fuse_|request_wait_answer"),
+    ("NVIDIA's driver", r"nv_|nvidia|uvm_|_nv\d|os_acquire"), ("a NIC's driver", r"ib_|mlx5|rdma_|efa_"),
+    ("a file system or its disk", r"ext4|xfs|btrfs|jbd2|folio_wait|filemap|io_schedule|blk_|wb_wait|sb_start|percpu_rwsem"),
+)  # fmt: skip
 MOST_MISSING = 8  # lines
 
 
@@ -30,9 +37,12 @@ MOST_MISSING = 8  # lines
 class Collected:
     """States by rank, zones by host, and lines on missing evidence."""
 
-    marks = (b"State:\t", b"clock 20", b"Missing:", b"Nothing is missing.")
-    inner = (b".txt (", b": not reachable", b": no process", b": no file", b"): ")
+    marks = (b"State:\t", b"clock 20", b"Missing:", b"Nothing is missing.", b"wchan ")
+    inner = (b".txt (", b": not reachable", b": no process", b": no file", b"): ", b"[<0>] ")
     states: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # letter -> ranks
+    waits: dict[int, list[str]] = field(
+        default_factory=lambda: defaultdict(list)
+    )  # rank -> the kernel's functions, innermost first
     zones: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # zone -> files
     missing: list[str] = field(default_factory=list)
     _path: str = ""
@@ -55,6 +65,10 @@ class Collected:
             if self._rank is not None:
                 self.states[state[1]].add(self._rank)
             return True
+        if wait := _WAIT.match(text):
+            if self._rank is not None:
+                self.waits[self._rank].append(wait[1])
+            return True
         if clock := _CLOCK.match(text):
             self.zones[clock[1]].add(self._path)
             return True
@@ -63,9 +77,20 @@ class Collected:
     def sentences(self) -> Iterator[str]:
         """A sentence for each state in which a process makes no progress."""
         for letter, what in STATES.items():
-            if ranks := sorted(self.states.get(letter, ())):
+            alike: dict[str, list[int]] = defaultdict(list)
+            for rank in sorted(self.states.get(letter, ())):
+                alike[self._wait(rank) if letter == "D" else ""].append(rank)
+            for wait, ranks in alike.items():
                 whose = f"Rank {ranks[0]}'s process" if len(ranks) == 1 else f"Each process of {few(ranks)}"
-                yield f"{whose} {what} (state {letter})."
+                yield f"{whose} {what} (state {letter}{wait})."
+
+    def _wait(self, rank: int) -> str:
+        """', in rpc_wait_bit_killable: NFS'"""
+        functions = self.waits.get(rank, [])
+        for whose, pattern in WAITS:
+            if function := next((name for name in functions if re.match(pattern, name)), ""):
+                return f", in {function}: {whose}"
+        return f", in {functions[0]}" if functions and functions[0] != "0" else ""
 
     def gaps(self) -> list[str]:
         """The evidence that could not be collected, the same kind of it in one line."""
@@ -84,7 +109,6 @@ class Collected:
             for (kind, why), of in ranks.items()
         ]
         for (kind, why), reported in hosts.items():
-            names = list(dict.fromkeys(reported))
-            lines.append(f"Not collected: {kind} of {', '.join(names[:4])}{', ...' * (len(names) > 4)} ({why}).")
+            lines.append(f"Not collected: {kind} of {listed(dict.fromkeys(reported))} ({why}).")
         more = len(lines) - MOST_MISSING
         return [*lines[:MOST_MISSING], *([f"({more:,} more are in missing.txt.)"] if more > 0 else [])]

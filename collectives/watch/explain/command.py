@@ -20,7 +20,7 @@ examples:
   python -m collectives explain fr/ logs/    with the logs: of the job, of NCCL, of hosts and schedulers
   python -m collectives explain stacks/      stacks of py-spy or faulthandler, rank3.txt and so on, of one moment or two
   python -m collectives explain http://node0:25999    torch's debug server, asked twice, ten seconds apart
-  echo "verbose status" | nc localhost 28028 | python -m collectives explain -
+  python -m collectives explain ras://localhost       NCCL's RAS, on a host of the job, asked twice as well
   python -m collectives explain traces/      torch.profiler's traces, one of each rank
   python -m collectives explain record/      what collectives.watch said of a job that it recorded
 """
@@ -37,7 +37,7 @@ def main() -> None:
         "paths",
         nargs="+",
         metavar="PATH",
-        help="files and folders; - reads standard input; or a debug server's address",
+        help="files and folders; - reads standard input; the address of a debug server or of NCCL's RAS",
     )
     parser.add_argument(
         "--machine", metavar="NAME", help="of machines.csv: what collectives in traces are compared with"

@@ -12,7 +12,7 @@ from typing import Iterator
 
 from ...judge.wording.phrases import few
 from .host_map import HostMap
-from .text import LogLine
+from .text import LogLine, listed
 
 _SECTION = re.compile(r"# Port (?:extended )?counters: Lid (\d+) port (\d+)")
 _HEADING = re.compile(
@@ -166,7 +166,7 @@ class PortCounters:
             {host for _, growth, values, (host, _) in rows if not growth and max(values.values()) > 10 and host}
         )
         if grown and old:
-            yield f"The counters of {', '.join(old[:4])}{', ...' * (len(old) > 4)} did not grow: they are from an earlier time."
+            yield f"The counters of {listed(old)} did not grow: they are from an earlier time."
         if rows and not grown:
             again = all(len(readings) == 1 for readings in self.ports.values())
             yield (

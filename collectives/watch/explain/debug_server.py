@@ -1,13 +1,13 @@
-"""torch's debug server, asked while a job runs: stacks and flight records of all ranks, twice, to see which have moved.
+"""torch's debug server, asked while a job runs: stacks and flight records of all ranks, and which have moved since.
 
 Format: torch 2.13's torch/distributed/debug/_frontend.py, whose pages have "<h2>Rank 0: address</h2>" and a <pre> for each
 rank. `torch.distributed.debug.start_debug_server()` starts it, on port 25999 of rank 0's host.
 """
 
 import html
+import http.client
 import json
 import re
-import time
 import urllib.error
 import urllib.request
 from dataclasses import dataclass, field
@@ -15,7 +15,6 @@ from dataclasses import dataclass, field
 from ...format import duration
 from ...judge.wording.phrases import few
 
-SECONDS = 10.0  # between the two times
 PATIENCE = 70.0  # the server itself waits 60 s for a rank
 RECORDS = ("/fr_trace_nccl_json", "/fr_trace_json")  # the first is empty without NCCL
 _RANK = re.compile(r"<h2>Rank (\d+): ([^<]*)</h2>(.*?)(?=<h2>|\Z)", re.DOTALL)
@@ -31,18 +30,8 @@ class Pages:
     silent: set[int] = field(default_factory=set)
 
 
-def is_address(path: str) -> bool:
-    return path.startswith(("http://", "https://"))
-
-
-def ask(address: str) -> tuple[Pages, Pages]:
-    """Two answers, some seconds apart. Raises ValueError for an address where no debug server answers."""
-    first = _answer(address)
-    time.sleep(SECONDS)
-    return first, _answer(address)
-
-
-def _answer(address: str) -> Pages:
+def ask(address: str) -> Pages:
+    """The pages of a job's debug server. Raises ValueError for an address where none answers."""
     answer = Pages()
     for page in ("/stacks", *RECORDS):
         add(_page(address, page, answer), answer)
@@ -55,10 +44,10 @@ def _page(address: str, page: str, answer: Pages) -> dict[int, str]:
             text = reply.read().decode(errors="replace")
     except urllib.error.HTTPError:
         return {}  # a page that this version, or this backend, lacks
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, http.client.HTTPException) as error:  # the last where something else answers
         raise ValueError(
             f"no debug server answers at {address}: {error}. The job starts it with "
-            "torch.distributed.debug.start_debug_server(), on rank 0's host."
+            "torch.distributed.debug.start_debug_server(), on rank 0's host. (NCCL's RAS is asked by ras://HOST.)"
         ) from None
     found, silent = pages(text)
     answer.silent |= silent if page == "/stacks" else set()
@@ -95,8 +84,8 @@ def add(page: dict[int, str], answer: Pages) -> None:
             answer.records[rank] = record | {"rank": rank}
 
 
-def moved(first: Pages, second: Pages) -> list[str]:
-    """Sentences on the ranks that have made calls between the two answers, and on the ones that didn't answer."""
+def moved(first: Pages, second: Pages, seconds: float) -> list[str]:
+    """Sentences on the ranks that have made calls in the seconds between the two answers, and on the ones that didn't answer."""
     lines = []
     made = {
         rank: record["entries"][-1].get("record_id", 0) - first.records[rank]["entries"][-1].get("record_id", 0)
@@ -104,7 +93,7 @@ def moved(first: Pages, second: Pages) -> list[str]:
         if rank in first.records
     }
     went, stayed = ([rank for rank, n in made.items() if bool(n) is is_moving] for is_moving in (True, False))
-    apart = f"Between two looks, {duration(SECONDS)} apart,"
+    apart = f"Between two looks, {duration(seconds)} apart,"
     if went and stayed:
         lines.append(f"{apart} {few(went)} made calls, and {few(stayed)} made none.")
     elif went:

@@ -80,9 +80,9 @@ class Launch(NamedTuple):
     made: int  # nanoseconds
     over: bool | None  # whether it has ended; None: not known, it may have failed
     began: bool  # whether the device had come to it
-    ended: int | None  # nanoseconds, when that was noticed
-    seconds: float | None  # it took, by the device's own clock
-    place: Frame | None
+    ended: int | None = None  # nanoseconds, when that was noticed
+    seconds: float | None = None  # it took, by the device's own clock
+    place: Frame | None = None
     limit: float | None = None  # seconds, after which a log reports that it timed out
 
 
@@ -291,22 +291,16 @@ class _Reader:
     def _signature(self, e: dict, group: ProcessGroup, inner: str) -> Signature:
         """inner: the op that the innermost frame is of."""
         sizes, results = tuple(map(tuple, e.get("input_sizes") or ())), tuple(map(tuple, e.get("output_sizes") or ()))
-        key = (
-            e["profiling_name"],
-            group,
-            sizes,
-            results,
-            inner,
-            *(e.get("input_dtypes") or e.get("output_dtypes") or ()),
-        )
+        dtypes = e.get("input_dtypes") or e.get("output_dtypes") or ()
+        key = (e["profiling_name"], group, sizes, results, inner, *dtypes)
         if key not in self._known:
             op, ends = _read_title(e["profiling_name"])
             if ends and group.ranks:
                 ends = group.ranks[ends[0]], group.ranks[ends[1]]
             # gloo's all_reduce may be a reduce_scatter_single
             op = inner if ops.is_known(inner) and inner != "barrier" else op
-            dtypes = tuple(map(ops.dtype_of, dict.fromkeys(key[5:])))
-            self._known[key] = self._shared(Signature(op, dtypes, sizes, results, ends))
+            names = tuple(map(ops.dtype_of, dict.fromkeys(dtypes)))
+            self._known[key] = self._shared(Signature(op, names, sizes, results, ends))
         return self._known[key]
 
     def _stack(self, e: dict) -> tuple[str, Frame | None]:
@@ -316,9 +310,7 @@ class _Reader:
             return "", None
         key = tuple(map(id, frames))  # a dump has each frame once
         if key not in self._stacks:
-            outside = [f for f in frames if not in_torch(f["filename"])]
-            program = [f for f in outside if "-packages/" not in f["filename"]] or outside[:1]
-            places = [self._shared(Frame(f["filename"], f["line"], f["name"])) for f in program]
+            places = [*map(self._shared, own_frames(Frame(f["filename"], f["line"], f["name"]) for f in frames))]
             place = places[0] if places else None
             if place:
                 self._callers[place] = tuple(places[1:])
@@ -363,6 +355,12 @@ def _belongs(e: dict, following: dict) -> bool:
 
 def in_torch(file: str) -> bool:
     return "/torch/" in file or file.startswith(("<", "??")) or not file or "torchcomms/" in file
+
+
+def own_frames(frames: Iterable[Frame]) -> list[Frame]:
+    """The frames that are neither torch's nor an installed package's; if there are none, the ones that aren't torch's."""
+    outside = [frame for frame in frames if not in_torch(frame.file)]
+    return [frame for frame in outside if "-packages/" not in frame.file] or outside
 
 
 def _ranks(value: Any) -> tuple[int, ...] | None:

@@ -9,13 +9,16 @@ import gzip
 import io
 import re
 import sys
+import time
 import zlib
+from collections import defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Callable, Iterable, Iterator
 
-from . import debug_server, dump, plain, traces
+from ...format import duration
+from . import debug_server, dump, plain, ras, traces
 from .collected import Collected
 from .counters import PortCounters
 from .dump import Dump
@@ -28,12 +31,13 @@ from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
 from .stacks import Stacks, rank_in
-from .text import LogLine, Text, line, stamp, unpacked
+from .text import LogLine, Text, line, listed, stamp, unpacked
 from .traces import Trace
 from .waits import DumpedJob
 from .watchdog import Log
 
 STDIN = "-"
+SECONDS = 10.0  # between the two times that a running job is asked
 HEAD = 1 << 16  # bytes by which a file's kind is known
 
 
@@ -54,6 +58,7 @@ class Evidence:
     nccl: NcclLog = field(default_factory=NcclLog)
     measured: Measurements = field(default_factory=Measurements)
     prefixes: dict[int, str] = field(default_factory=dict)  # by rank, the host that a line's prefix names
+    processes: dict[int, set[int]] = field(default_factory=lambda: defaultdict(set))  # by number, ranks
     host_map: HostMap = field(default_factory=HostMap)
     clocks: dict[str, float] = field(default_factory=dict)  # by file, the time of the last line on how the job ended
     zones: str = ""  # a sentence on files whose clocks are hours apart
@@ -104,8 +109,8 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                 evidence.said.append(f"{file} {error}.")
             except OSError as error:
                 evidence.said.append(f"{file} could not be read: {error.strerror or error}.")
-        for address in filter(debug_server.is_address, map(str, paths)):
-            _ask(address, evidence, shared)
+        for address in filter(_is_address, map(str, paths)):
+            (_ask_ras if address.startswith(ras.SCHEME) else _ask)(address, evidence, shared)
         if STDIN in map(str, paths):
             stdin = _Source(sys.stdin.buffer)
             try:
@@ -124,11 +129,9 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     evidence.dumps.sort(key=lambda record: record.rank)
     if evidence.quiet:
         whose = list(dict.fromkeys(evidence.host_map.of_file(name) or name for name in evidence.quiet))
-        listed = ", ".join(whose[:6]) + ", ..." * (len(whose) > 6)
-        evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed}.")
+        evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed(whose, 6)}.")
     if evidence.others:
-        names = ", ".join(evidence.others[:3]) + ", ..." * (len(evidence.others) > 3)
-        evidence.said.append(f"Nothing is recognized in {names}.")
+        evidence.said.append(f"Nothing is recognized in {listed(evidence.others, 3)}.")
     return evidence
 
 
@@ -136,10 +139,19 @@ def _settle_hosts(evidence: Evidence) -> None:
     """Find where ranks ran, and give events the host that their file is of."""
     for record in evidence.dumps:
         evidence.host_map.take(record.path, {record.rank})
+    for stack in evidence.stacks.all:
+        evidence.host_map.take(stack.path, (), () if stack.pid is None else (stack.pid,))
+    numbers = [(stack.pid, stack.rank) for stack in evidence.stacks.all if stack.is_rank]
+    numbers += [(end.pid, end.rank) for end in evidence.failures.ends] + [*evidence.nccl.numbers]
+    numbers += [(number, rank) for (_, number, _), rank in evidence.ras.ranks.items()]
+    for number, rank in numbers:
+        if number is not None and rank is not None:
+            evidence.processes[number].add(rank)
     evidence.host_map.hosts |= {*filter(None, (event.host for event in evidence.hosts.events)), *evidence.nccl.hosts}
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts)
-    evidence.hosts.settle(evidence.host_map)
+    evidence.hosts.settle(evidence.host_map, evidence.processes)
+    evidence.nccl.address_of = evidence.host_map.names | evidence.nccl.address_of
     evidence.counters.settle(evidence.host_map)
 
 
@@ -162,7 +174,7 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield from (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
         elif path.exists():
             yield path
-        elif str(path) != STDIN and not debug_server.is_address(str(original)):
+        elif str(path) != STDIN and not _is_address(str(original)):
             raise FileNotFoundError(f"there is no {path}.")
 
 
@@ -177,13 +189,38 @@ def _in_order(file: Path) -> tuple:
     return str(file.parent), re.sub(r"\d+", "", file.name), -1 if rank is None else rank, file.name
 
 
+def _is_address(path: str) -> bool:
+    return path.startswith(("http://", "https://", ras.SCHEME))
+
+
+def _twice(ask: Callable[[str], Any], address: str, evidence: Evidence) -> list:
+    """A running job's answers, some seconds apart; the first alone if there is no second."""
+    answers = [ask(address)]
+    time.sleep(SECONDS)
+    try:
+        answers.append(ask(address))
+    except ValueError as error:
+        evidence.said.append(f"It answered once, and not again {duration(SECONDS)} later: {error}")
+    return answers
+
+
 def _ask(address: str, evidence: Evidence, shared: dict) -> None:
     """Add the answers of a job's debug server."""
-    answers = debug_server.ask(address)
+    answers = _twice(debug_server.ask, address, evidence)
     for answer in answers:
         _add_stacks(answer, address, evidence)
     _add_records(answers[-1], address, evidence, shared)
-    evidence.moved = debug_server.moved(*answers)
+    evidence.moved = debug_server.moved(*answers, seconds=SECONDS) if len(answers) > 1 else []
+
+
+def _ask_ras(address: str, evidence: Evidence, shared: dict) -> None:
+    """Add the answers of NCCL's RAS service."""
+    evidence.ras.apart = duration(SECONDS)
+    for answer in _twice(ras.ask, address, evidence):
+        if not _take_source(_Source(io.BytesIO(answer)), address, lambda: answer, evidence, shared):
+            raise ValueError(
+                f"the answer of {address} isn't one of NCCL's RAS: {answer[:80].decode(errors='replace')!r}."
+            )
 
 
 def _add_stacks(answer: debug_server.Pages, name: str, evidence: Evidence) -> None:
@@ -278,7 +315,12 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     text = Text(file, readers)
     is_known = _feed(text, path, readers, evidence)
     evidence.watchdog.seen |= text.ranks
-    evidence.host_map.take(path, text.named if rank is None else {rank})
+    evidence.host_map.take(path, text.writers if rank is None else {rank})
+    for writer, record in text.writers.items():
+        if record.host:
+            evidence.prefixes.setdefault(writer, record.host)
+        if number := re.search(r"pid=(\d+)", record.stream):
+            evidence.processes[int(number[1])].add(writer)
     name = path.rpartition("/")[2]
     if text.width:
         evidence.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
@@ -292,8 +334,6 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
 def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evidence) -> bool:
     is_known = False
     for record in lines:
-        if record.rank is not None and record.host:
-            evidence.prefixes[record.rank] = record.host
         for reader in readers:
             if reader.read(record):
                 is_known = True
@@ -317,7 +357,7 @@ def _take_json(path: str, data: bytes, evidence: Evidence, shared: dict) -> bool
             raise Unusable(f"is of rank {trace.rank}, which another trace has already: left out")
         evidence.traces.append(trace)
         return True
-    if evidence.ras.read_json(content) or evidence.failures.read_error_file(content, path):
+    if evidence.ras.read_json(content, path) or evidence.failures.read_error_file(content, path):
         return True
     if isinstance(content, list) and content and unpacked(content[0]):
         records = (unpacked(record) for record in content)
@@ -366,18 +406,17 @@ def _check_clocks(evidence: Evidence) -> None:
     """Report files whose last lines are whole hours apart: their clocks have different zones, and can't order events."""
     zones = evidence.collected.zones
     if len(zones) > 1:
-        listed = ", ".join(
+        places = ", ".join(
             f"{zone} on {evidence.host_map.of_file(min(files))}" for zone, files in sorted(zones.items())
         )
-        evidence.zones = f"The hosts' clocks have different zones ({listed}), so times are not compared."
+        evidence.zones = f"The hosts' clocks have different zones ({places}), so times are not compared."
         return
     first = min(evidence.clocks, key=lambda path: evidence.clocks[path], default="")
     apart = {path: hours_apart(at - evidence.clocks[first]) for path, at in evidence.clocks.items()}
     if later := {path: hours for path, hours in apart.items() if hours}:
         path, hours = max(later.items(), key=lambda item: item[1])
-        names = Path(path).name, Path(first).name
         evidence.zones = (
-            f"The last times in {names[0]} and {names[1]} differ by {hours} hour{'s' * (hours != 1)}, almost exactly: their clocks have different "
+            f"The last times in {Path(path).name} and {Path(first).name} differ by {hours} hour{'s' * (hours != 1)}, almost exactly: their clocks have different "
             "zones, it seems. So which came first isn't known."
         )
 

@@ -15,7 +15,7 @@ from ...format import duration
 from ...judge.wording.phrases import few
 from ...log.backends import LOST_WORDS
 from . import ops
-from .dump import Frame, in_torch
+from .dump import Frame, own_frames
 from .text import LogLine, clock
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
@@ -97,6 +97,7 @@ class Failures:
     inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)
     follow: Counter = field(default_factory=Counter)  # kind of consequence -> lines
+    first_lost: float | None = None  # the time of the first of these lines
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, (number, call) of DETAIL's fingerprints
     joined: tuple[int, int, int] | None = None  # (that joined the store, that should, seconds)
     unreached: Counter = field(default_factory=Counter)  # addresses of a store that ranks didn't reach
@@ -117,12 +118,10 @@ class Failures:
         text = line.text
         if "is running collective: CollectiveFingerPrint" in text:
             for part in _FINGERPRINT.finditer(text):
-                passed = (
-                    f" [{part['shape']}] {ops.dtype_of(part['dtype'] or '')}".rstrip()
-                    if part["shape"] is not None
-                    else ""
+                shape = (
+                    "" if part["shape"] is None else f" [{part['shape']}] {ops.dtype_of(part['dtype'] or '')}".rstrip()
                 )
-                self.parts[int(part["rank"])] = part["seq"] or "", f"{ops.op_of(part['op'])}{passed}"
+                self.parts[int(part["rank"])] = part["seq"] or "", f"{ops.op_of(part['op'])}{shape}"
         if found := _JOINED.search(text):
             self.joined, self.world = (int(found[2]), int(found[3]), int(found[1])), int(found[3])
         if found := _UNREACHED.search(text):
@@ -133,7 +132,7 @@ class Failures:
             rank = self._rank if line.rank is None else line.rank
             self.ends.append(End("raised", text[:120], rank, line.at, line.host, who=line.stream))
             return True
-        return self._summary(line) or self._traceback(line) or self._consequence(text)
+        return self._summary(line) or self._traceback(line) or self._consequence(text, line.at)
 
     # --- tracebacks -----------------------------------------------------------------------
 
@@ -163,19 +162,14 @@ class Failures:
         if raised["kind"] in _SUMMARY or raised["kind"] == "SystemExit":
             return True
         message = (raised["message"] or "").strip()
-        if (
-            "monitoredBarrier" in message
-            or "is running collective" in message
-            or self.joined
-            or _UNREACHED.search(message)
-        ):
+        is_reported = "monitoredBarrier" in message or "is running collective" in message or self.joined
+        if is_reported or _UNREACHED.search(message):
             message = message[:160]
         follows = is_consequence(raised["kind"], message)
         what = f"{raised['kind']}: {message}"[:200].rstrip(": ") if message else raised["kind"]
         frames = open_.frames if open_ else []
-        own = [place for place in frames if not in_torch(place.file)]
         at = open_.at if open_ and open_.at is not None else line.at
-        *outer, place = _program_frames(own) or [None]
+        *outer, place = own_frames(frames) or [None]
         end = End("raised", what, rank, at, line.host, place, follows, line.stream or self._file.rpartition("/")[2])
         end.caller = outer[-1] if outer and outer[-1].function != "<module>" else None
         end.in_backward = any(place.function in ("backward", "_engine_run_backward") for place in frames)
@@ -184,10 +178,11 @@ class Failures:
         self.ends.append(end)
         return True
 
-    def _consequence(self, text: str) -> bool:
+    def _consequence(self, text: str, at: float | None) -> bool:
         """Count a line that another rank's end explains."""
         if any(words in text for words in _LOST_WORDS):
             self.follow[_kind_of(text)] += 1
+            self.first_lost = min(filter(None, (self.first_lost, at)), default=None)
             return True
         if "closing signal SIG" in text:
             self.follow["torchrun's closing signals"] += 1
@@ -233,25 +228,17 @@ class Failures:
             if known:
                 known.host = known.host or item.get("host", "")
             else:
-                self.ends.append(End("exited", f"exit code {status}", rank, at, item.get("host", ""), follows=False))
+                known = End("exited", f"exit code {status}", rank, at, item.get("host", ""))
+                self.ends.append(known)
+            known.pid = int(pid[1]) if pid else None
             return
         self.ends = [end for end in self.ends if end.kind != "killed" or end.rank is not None]
         name = signal.Signals(-status).name if -status in set(signal.Signals) else f"signal {-status}"
         who = f"local rank {item['local']}" if "local" in item else ""
         follows = -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)  # c10d aborts at a timeout
-        self.ends.append(
-            End(
-                "killed",
-                name,
-                rank,
-                at,
-                item.get("host", ""),
-                follows=follows,
-                who=who,
-                signal=-status,
-                pid=int(pid[1]) if pid else None,
-            )
-        )
+        end = End("killed", name, rank, at, item.get("host", ""), follows=follows, who=who, signal=-status)
+        end.pid = int(pid[1]) if pid else None
+        self.ends.append(end)
 
     def read_error_file(self, data: Any, path: str) -> bool:
         """Add the error file of a rank that torchrun started. Returns whether it is one."""
@@ -342,11 +329,6 @@ def is_consequence(kind: str, message: str) -> bool:
         return True
     waited = ("Watchdog caught", "Detected mismatch between collectives", "monitoredBarrier", "Timed out waiting")
     return kind in ("RuntimeError", "DistBackendError") and any(words in message for words in (*_LOST_WORDS, *waited))
-
-
-def _program_frames(frames: list[Frame]) -> list[Frame | None]:
-    """The frames of the program itself, outermost first."""
-    return [place for place in frames if "-packages/" not in place.file] or list(frames)
 
 
 def _kind_of(text: str) -> str:

@@ -13,7 +13,7 @@ from typing import Iterator, NamedTuple
 from ...judge.wording.phrases import few
 from ...log.backends import NCCL
 from . import ops
-from .dump import Dump, Frame, Launch, Launches, ProcessGroup, Signature, in_torch
+from .dump import Dump, Frame, Launch, Launches, ProcessGroup, Signature, own_frames
 from .text import LogLine
 
 _ROW = re.compile(
@@ -47,21 +47,9 @@ class FlightTables:
 
     marks = (b"collective_seq_id", b"Not all ranks joining collective", b"PARTIAL DATA: ")
     inner = (
-        b":all",
-        b":reduce",
-        b":broadcast",
-        b":gather",
-        b":scatter",
-        b":barrier",
-        b":_",
-        b": {",
-        b"group info: ",
-        b"internal record id: ",
-        b"input sizes: ",
-        b"collective: ",
-        b"collective state: ",
-        b"  Rank ",
-    )
+        b":all", b":reduce", b":broadcast", b":gather", b":scatter", b":barrier", b":_", b": {", b"group info: ", b"internal record id: ",
+        b"input sizes: ", b"collective: ", b"collective state: ", b"  Rank ",
+    )  # fmt: skip
     calls: dict[tuple[ProcessGroup, int], FlightRow] = field(default_factory=dict)  # by group and number
     silent: dict[int, str] = field(default_factory=dict)  # ranks that didn't answer the debug server, and why
     _block: dict[str, str] | None = None
@@ -105,10 +93,10 @@ class FlightTables:
         sizes = re.findall(r"\[([\d, ]*)\]", about["sizes"].strip()[1:-1])
         shapes = tuple(tuple(map(int, re.findall(r"\d+", shape))) for shape in sizes)
         what = Signature(ops.op_of(about["call"].partition(":")[2]), (), shapes)
-        row = FlightRow(
-            int(about["record"]), what, about["state"].strip() == "completed", place, ranks - absent, absent
+        is_over = about["state"].strip() == "completed"
+        self.calls[key, int(about["number"])] = FlightRow(
+            int(about["record"]), what, is_over, place, ranks - absent, absent
         )
-        self.calls[key, int(about["number"])] = row
 
     def sentences(self) -> Iterator[str]:
         """A sentence on the ranks that didn't answer the debug server."""
@@ -127,34 +115,12 @@ class FlightTables:
                 has_begun = (rank, group) in reached
                 reached.add((rank, group))
                 if rank in row.ranks:
-                    launches[rank].append(
-                        Launch(
-                            len(launches[rank]),
-                            group,
-                            number,
-                            row.what,
-                            row.record + 1,
-                            row.over,
-                            True,
-                            None,
-                            None,
-                            row.place,
-                        )
-                    )
+                    launch = Launch(0, group, number, row.what, row.record + 1, row.over, True, place=row.place)
                 elif not has_begun and number > 1:  # the first of its calls that anybody lists is one that it lacks
-                    before = Launch(
-                        len(launches[rank]),
-                        group,
-                        number - 1,
-                        Signature(ops.UNTOLD),
-                        row.record,
-                        True,
-                        True,
-                        None,
-                        None,
-                        None,
-                    )
-                    launches[rank].append(before)
+                    launch = Launch(0, group, number - 1, Signature(ops.UNTOLD), row.record, True, True)
+                else:
+                    continue
+                launches[rank].append(launch._replace(index=len(launches[rank])))
         return [
             Dump(rank, "table", "", NCCL.name, "", groups[rank], Launches(launches[rank]), 0, True, [*_UNKNOWN])
             for rank in groups
@@ -167,4 +133,4 @@ def _place(text: str) -> Frame | None:
         frames = [Frame(about["filename"], int(about["line"]), about["name"]) for about in ast.literal_eval(text)]
     except (ValueError, SyntaxError, KeyError, TypeError):
         return None
-    return next((place for place in frames if not in_torch(place.file) and "-packages/" not in place.file), None)
+    return next(iter(own_frames(frames)), None)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Iterable
 
 _ENDINGS = re.compile(r"(?:\.(?:txt|log|out|err|jsonl?|pickle|pkl|gz|html))+$")
-_COLLECTED = re.compile(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|ras|kernel|gpu|rdma|network|ports|clock)\.txt")
+_COLLECTED = re.compile(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|wait|ras|kernel|gpu|rdma|network|ports|clock)\.txt")
 _RANK = re.compile(r"(?<![a-zA-Z0-9])rank[_\-.]?\d+(?![a-zA-Z0-9])")
 _OF_A_HOST = {"dmesg", "kernel", "kern", "journal", "journalctl", "syslog", "messages"}
 _KINDS = _OF_A_HOST | {
@@ -20,8 +20,14 @@ _KINDS = _OF_A_HOST | {
     "ibqueryerrors", "ethtool", "nvidia-smi", "smi", "free", "status", "gpu", "network", "rdma", "errors", "error", "attempt",
 }  # fmt: skip
 _NO_HOST = re.compile(r"(?:step|epoch|iter|pass|pid|run|job|try|train|test|eval|slurm|part|shard|round|time|v)?[\-\d]*")
+_READING = re.compile(r"(.*\d.*)-\d")  # of a host whose name has a number itself
 _ADDRESS = re.compile(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*")
 MOST_ON_A_HOST = 16  # ranks
+
+
+def is_collected(path: str) -> bool:
+    """Whether a file has a name that `collect` gives."""
+    return bool(_COLLECTED.fullmatch(Path(path).name))
 
 
 def host_in(path: str) -> str:
@@ -55,7 +61,11 @@ class HostMap:
     hosts: set[str] = field(default_factory=set)
     of_rank: dict[int, str] = field(default_factory=dict)
     by_order: set[int] = field(default_factory=set)
+    names: dict[str, str] = field(default_factory=dict)  # by address
+    pods: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by node
     _ranks_of: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # by file
+    _processes: dict[str, set] = field(default_factory=lambda: defaultdict(set))  # numbers, or ranks, by file
+    _host_of: dict[str, str] = field(default_factory=dict)  # by the name of a reading
 
     def __post_init__(self) -> None:
         alike: dict[str, set[str]] = defaultdict(set)
@@ -68,6 +78,15 @@ class HostMap:
         self.hosts |= {host for hosts in alike.values() if len(hosts) > 1 for host in hosts}
 
     @staticmethod
+    def is_address(name: str) -> bool:
+        return bool(_ADDRESS.fullmatch(name))
+
+    def ranks_on(self, host: str) -> list[int]:
+        """The ranks that ran on a host, or in its pods."""
+        names = {host} | self.pods.get(host, set())
+        return sorted(rank for rank, name in self.of_rank.items() if name in names)
+
+    @staticmethod
     def is_kernel_log(path: str) -> bool:
         """Whether a file's name shows that it is the log of a host's kernel."""
         name = Path(path).name
@@ -75,17 +94,19 @@ class HostMap:
 
     def of_file(self, path: str) -> str:
         """The host that a file is of; "" if its name shows none that is known."""
-        names = (host_in(path), Path(path).parent.name)
+        names = (self._host_of.get(name, name) for name in (host_in(path), Path(path).parent.name))
         return next((name for name in names if name in self.hosts), "")
 
-    def take(self, path: str, ranks: Iterable[int]) -> None:
-        """Take note of the ranks that write in a file."""
+    def take(self, path: str, ranks: Iterable[int], processes: Iterable[int] = ()) -> None:
+        """Take note of the ranks that write in a file, and of the numbers of processes in it."""
         self._ranks_of[path] |= set(ranks)
+        self._processes[path] |= {*processes, *(f"rank {rank}" for rank in ranks)}
 
     def settle(self, *sources: dict[int, str]) -> None:
         """Find each rank's host.  sources: by rank, the host that evidence names for it, the most certain first."""
         self.hosts |= {host for hosts in sources for host in hosts.values() if not _ADDRESS.fullmatch(host)}
         self._learn_from_ranks()
+        self._fold_readings()
         hosts_of: dict[int, set[str]] = defaultdict(set)
         for path, ranks in self._ranks_of.items():
             if host := self.of_file(path):
@@ -107,6 +128,25 @@ class HostMap:
         sets = [ranks for name, ranks in writers.items() if name]
         if len(sets) > 1 and sum(map(len, sets)) == len(set().union(*sets)):
             self.hosts |= {name for name in writers if name}
+
+    def _fold_readings(self) -> None:
+        """Files c2-1 and c2-2 are two readings of one host, c2, if that is a host, or if the same processes are in both."""
+        processes: dict[str, set] = defaultdict(set)
+        for path, seen in self._processes.items():
+            processes[host_in(path)] |= seen
+        readings: dict[str, set[str]] = defaultdict(set)
+        for name in self.hosts:
+            if number := _READING.fullmatch(name):
+                readings[number[1]].add(name)
+        for host, names in readings.items():
+            alike = [processes.pop(name) for name in names if processes[name]]
+            common = set.intersection(*alike) if len(alike) > 1 else set()
+            elsewhere = set().union(*processes.values())  # containers may number their processes alike
+            processes |= {name: common for name in names}
+            is_rank = any(isinstance(process, str) for process in common)
+            if host in self.hosts or is_rank or common and elsewhere and not common & elsewhere:
+                self._host_of |= dict.fromkeys(names, host)
+                self.hosts = self.hosts - names | {host}
 
     def _by_blocks(self) -> None:
         """Fill in hosts of ranks where all others are in blocks, as launchers number them."""

@@ -5,6 +5,7 @@ Formats: NVIDIA's catalog of Xids and its driver's "NVRM: Xid (PCI:...): number,
 """
 
 import re
+from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
@@ -28,7 +29,11 @@ NOTES = (63, 92)
 
 @dataclass
 class HostEvent:
-    """A host's event.  kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"; "gone", of a host that can't be reached."""
+    """A host's event.
+
+    kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"; "gone", of a host that can't be
+    reached; "storage", of a file server; "blocked", of processes that wait for a file system or a driver.
+    """
 
     host: str
     at: float | None
@@ -38,14 +43,19 @@ class HostEvent:
     times: int = 1
     file: str = ""  # that reports it
     age: str = ""  # when it was listed, as Kubernetes prints it: 4h12m
+    about: str = ""  # the file server, or the link
+    rank: int | None = None  # whose process it is about
+    latest: float | None = None  # time of its latest line
+    over: float | None = None  # when that was back
 
     def words(self) -> str:
         where = self.host or "A host that the line does not name"
         times = f", {self.times:,} times" if self.times > 1 else ""
         ago = f", {self.age} before it was listed" if self.age else ""
-        return (
-            f"{where} {'' if self.kind == 'gone' else 'reported '}{self.what.rstrip('.')}{clock(self.at)}{ago}{times}"
-        )
+        over = f", until{clock(self.over).removeprefix(' at')}" if self.over else ""
+        reported = "" if self.kind == "gone" else "reported "
+        rank = "" if self.rank is None else f" (process {self.pid} is rank {self.rank})"
+        return f"{where} {reported}{self.what.rstrip('.')}{rank}{clock(self.at)}{over}{ago}{times}"
 
     @property
     def age_seconds(self) -> float:
@@ -91,15 +101,18 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
         (r"(?P<link>\S+): (?:lost carrier|carrier lost)", _as("that the link of {link} lost its carrier")),
         (r"(?:EDAC \S+: \d+ UE|Machine check events logged|\[Hardware Error\]: .*Uncorrected)", _as("a hardware error of memory or CPU")),
         (r"(?P<name>[\w.\-]+)\[(?P<pid>\d+)\]: segfault at", _as("a segmentation fault of {name}, process {pid}", "program")),
-        (r"INFO: task (?P<name>\S+):(?P<pid>\d+) blocked for more than (?P<n>\d+) seconds", _as("that process {pid} ({name}) was blocked for more than {n} s, in a file system or driver")),
-        (r"nfs: server (?P<server>\S+) not responding", _as("that the file server {server} doesn't answer")),
+        (r"INFO: task (?P<name>\S+):\d+ blocked for more than \d+ seconds", _as("that {name} was blocked for minutes, in a file system or a driver", "blocked")),
+        (r"nfs: server (?P<server>\S+) not responding", _as("that the file server {server} doesn't answer", "storage")),
+        (r"Lustre: (?P<server>[\w.]+)-\S+: Connection to \S+ \(at \S+\) was lost", _as("that the file server of {server} (Lustre) doesn't answer", "storage")),
+        (r"ceph: .*?(?P<server>mds\d+) hung", _as("that the file server {server} (Ceph) doesn't answer", "storage")),
         (r"(?:BUG: soft lockup|rcu_sched self-detected stall)", _as("that a CPU was stuck in the kernel")),
         (rf"ssh: connect to host {_NODE} port \d+: (?P<why>No route to host|Connection timed out|Connection refused)", _as("can't be reached by ssh ({why})", "gone")),
         (rf"Node {_NODE} status is now: NodeNotReady", _as("(Kubernetes) that the node isn't ready")),
         (rf"\bNodeNotReady\b.*?node/{_NODE}", _as("(Kubernetes) that the node isn't ready")),
         (rf"\b(?:OOMKilling|SystemOOM)\b.*?node/{_NODE}", _as("(Kubernetes) that a process was killed for lack of memory", "kill")),
         (rf"\bEvicted\b.*?pod/{_NODE}\s+(?P<why>.*)", _as("(Kubernetes) that the pod was evicted: {why}", "kill")),
-        (rf"\b(?:Preempted|Preempting|TaintManagerEviction)\b.*?pod/{_NODE}", _as("(Kubernetes) that the pod was preempted", "kill")),
+        (rf"\b(?:Preempted|Preempting)\b.*?pod/{_NODE}", _as("(Kubernetes) that the pod was preempted", "kill")),
+        (rf"\bTaintManagerEviction\b.*?pod/{_NODE}", _as("(Kubernetes) that the pod was evicted, since its node isn't ready or was tainted", "kill")),
         (rf"^{_NODE}\s+\d+/\d+\s+(?P<why>OOMKilled|Evicted|Error|NodeLost|ContainerStatusUnknown)\s", _as("(Kubernetes) the state {why} of the pod", "kill")),
         (r"Reason:\s+(?P<why>OOMKilled|Evicted|NodeLost)", _as("(Kubernetes) the state {why} of a container", "kill")),
         (rf"\*\*\* (?:STEP|JOB) \S+ ON {_NODE} CANCELLED AT \S+ DUE TO (?P<why>TIME LIMIT|PREEMPTION|NODE FAILURE[^*]*?)\s*\*", _as("(Slurm) that the job was canceled: {why}", "kill")),
@@ -111,6 +124,18 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
 )  # fmt: skip
 
 
+# What is back, by the name under which it was lost: a file server, a link.
+_BACK = re.compile(
+    r"nfs: server (\S+) OK|Lustre: ([\w.]+)-\S+: Connection restored|ceph: .*?(mds\d+) (?:recovery completed|came back)"
+    r"|([\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:up|Up|UP)\b"
+)
+_POD = re.compile(
+    r"([\w.\-]+)\s+\d+/\d+\s+[A-Z]\w+\s+\d+(?: \([^)]*\))?\s+\w+\s+\d+\.\d+\.\d+\.\d+\s+([\w.\-]+)"
+)  # get pods -o wide
+LEAST_PID = 1000  # below, processes of many containers have the same number
+APART_SECONDS = 3600.0  # between two lines, beyond which they are two events
+
+
 @dataclass
 class HostEvents:
     """Events of hosts and schedulers, from any number of files."""
@@ -118,10 +143,12 @@ class HostEvents:
     marks = (
         b"Xid", b"out of memory", b"Out of memory", b"Port module", b"ink is", b"Link ", b"link status", b"arrier", b"EDAC", b"ardware Error", b"achine check",
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
-        b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host",
+        b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host", b"nfs: server",
+        b"Lustre: ", b"ceph: ", b"Running ", b"Terminating ",
     )  # fmt: skip
     inner = ()
     events: list[HostEvent] = field(default_factory=list)
+    pods: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by node
     _known: dict[tuple, HostEvent] = field(default_factory=dict)
     _file: str = ""
 
@@ -130,26 +157,43 @@ class HostEvents:
         self._file = path
 
     def read(self, line: LogLine) -> bool:
+        if pod := _POD.match(line.text):
+            self.pods[pod[2]].add(pod[1])
+        if back := _BACK.search(line.text):
+            host, about = line.host or _prefix(line.text, back.start()) or self._file, next(filter(None, back.groups()))
+            for event in (event for (place, _), event in self._known.items() if place == host and event.about == about):
+                event.over = event.latest = line.at
+            return True
         for pattern, make in _KINDS:
-            if found := pattern.search(line.text):
-                what, kind, host, pid = make(found)
-                listed = _LISTED.match(line.text)
-                host = host or line.host or (listed["host"] if listed else _prefix(line.text, found.start()))
-                if known := self._known.get((host or self._file, what)):
-                    known.times += 1
-                else:
-                    event = HostEvent(
-                        host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else ""
-                    )
-                    self._known[host or self._file, what] = event
-                    self.events.append(event)
+            if not (found := pattern.search(line.text)):
+                continue
+            what, kind, host, pid = make(found)
+            listed = _LISTED.match(line.text)
+            host = host or line.host or (listed["host"] if listed else _prefix(line.text, found.start()))
+            known = self._known.get((host or self._file, what))
+            if known and (line.at or 0.0) - (known.latest or 0.0) < APART_SECONDS:
+                known.times, known.latest, known.over = known.times + 1, line.at, None
                 return True
+            event = HostEvent(host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else "")
+            event.latest, event.about = line.at, next(filter(None, map(found.groupdict().get, ("server", "link"))), "")
+            self._known[host or self._file, what] = event
+            self.events.append(event)
+            return True
         return False
 
-    def settle(self, host_map: HostMap) -> None:
-        """Give the events without a host the one that their file is of."""
+    def settle(self, host_map: HostMap, processes: dict[int, set[int]]) -> None:
+        """Give the events without a host the one that their file is of, and those about a process its rank.  processes: ranks by number."""
         for event in self.events:
             event.host = event.host or host_map.of_file(event.file)
+            ranks = processes.get(event.pid or 0, set())
+            if len(ranks) == 1 and event.pid and event.pid >= LEAST_PID and event.kind in ("fault", "kill"):
+                (rank,) = ranks
+                where = host_map.of_rank.get(rank, "")
+                if host_map.is_address(where) or where in ("", event.host):
+                    event.rank, host_map.of_rank[rank] = rank, event.host or where
+                    host_map.names[where] = event.host
+        for node, pods in self.pods.items():
+            host_map.pods[node] |= pods
 
     def ordered(self, kinds: Iterable[str]) -> list[HostEvent]:
         """The events of these kinds, in order of time."""

@@ -19,17 +19,7 @@ _ROW = re.compile(
     r"^\s*(\d+)\s+(\d+)\s+(\w+)\s+(\S+)\s+(-?\d+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)\s+([\d.]+)\s+([\d.]+)\s+([\d.]+)\s+(\S+)"
 )
 _RANK = re.compile(r"#\s+Rank\s+(\d+) .* on\s+(\S+) device")
-_NAMES = {
-    "all_reduce",
-    "all_gather",
-    "reduce_scatter",
-    "broadcast",
-    "reduce",
-    "sendrecv",
-    "alltoall",
-    "gather",
-    "scatter",
-}
+_NAMES = {*"all_reduce all_gather reduce_scatter broadcast reduce sendrecv alltoall gather scatter".split()}
 SLOW = 0.8  # of the median, below which a rank or a size is reported
 
 

@@ -8,7 +8,7 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from ...format import align
-from .text import LogLine, clock
+from .text import LogLine, clock, listed
 
 _HEAD = re.compile(
     r"(?:^|\s|\])(?P<host>[\w.\-]+):(?P<pid>\d+):(?P<thread>\d+) (?:\[(?P<gpu>\d+)\] )?(?:\S+:\d+ )?NCCL (?P<level>INFO|WARN) (?P<said>.*)"
@@ -70,6 +70,7 @@ class NcclLog:
     warned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the hosts of each warning
     no_device: set[str] = field(default_factory=set)  # hosts on which NET/IB found nothing
     host_of: dict[int, str] = field(default_factory=dict)  # by rank
+    numbers: set[tuple[int, int]] = field(default_factory=set)  # (process, rank)
     address_of: dict[str, str] = field(default_factory=dict)  # by address, the host whose interface has it
     accused: dict[str, Accused] = field(default_factory=dict)  # by a peer's address
     ports: dict[str, list[tuple[str, float | None]]] = field(default_factory=dict)  # by host, errors of its own ports
@@ -86,6 +87,7 @@ class NcclLog:
             self._take(head["host"], int(head["pid"]), head["level"], head["said"].strip(), line.at)
             if line.rank is not None:
                 self.host_of[line.rank] = head["host"]
+                self.numbers.add((int(head["pid"]), line.rank))
         version = _VERSION.search(line.text)
         if version and (head or "compiled with" not in line.text):  # RAS begins its answer with the latter
             self.versions[version[1]] += 1
@@ -167,15 +169,14 @@ class NcclLog:
         if socket and len(self.hosts) > 1:
             why = "" if not self.no_device else ", since NET/IB found no device there"
             lines.append(
-                f"{', '.join(socket[:4])}{', ...' * (len(socket) > 4)} use{'s' * (len(socket) == 1)} TCP (NET/Socket){why}: slow, and nothing else will say so. Does the container see /dev/infiniband? Is NCCL_IB_DISABLE set?"
+                f"{listed(socket)} use{'s' * (len(socket) == 1)} TCP (NET/Socket){why}: slow, and nothing else will say so. Does the container see /dev/infiniband? Is NCCL_IB_DISABLE set?"
             )
         net = {way: n for way, n in self.ways.items() if way.startswith("NET/") and not way.startswith("NET/Socket")}
         plain = sum(n for way, n in net.items() if "GDRDMA" not in way)
         if plain:
             share = "none" if plain == sum(net.values()) else f"{sum(net.values()) - plain:,} of {sum(net.values()):,}"
-            hosts = sorted(self.plain_hosts)
             lines.append(
-                f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {', '.join(hosts[:4])}{', ...' * (len(hosts) > 4)}."
+                f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {listed(sorted(self.plain_hosts))}."
             )
         lines += [
             f"GPUDirect RDMA is off for {why} ({n} time{'s' * (n != 1)})." for why, n in self.refused.most_common(3)
@@ -193,16 +194,13 @@ class NcclLog:
             if len(said) < ranks:
                 missing = sorted(set(range(ranks)) - said)
                 lines.append(
-                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {_first_few(missing)}."
+                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {listed(missing, 8)}."
                 )
         lines = self._lost_peers() + lines
         for warning, n in self.warnings.most_common(6):
-            codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", warning))
-            meaning = next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")
-            where = sorted(self.warned[warning])
             times = "Once" if n == 1 else f"{n:,} times"
             lines.append(
-                f"{times}, from {', '.join(where[:3])}{', ...' * (len(where) > 3)}: NCCL WARN {warning}{meaning}"
+                f"{times}, from {listed(sorted(self.warned[warning]), 3)}: NCCL WARN {warning}{_meaning(warning)}"
             )
         return lines
 
@@ -215,17 +213,15 @@ class NcclLog:
             name = f"{host} ({address})" if host and host != address else address
             by = sorted(accused.by)
             what, n = accused.statuses.most_common(1)[0]
-            codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", what))
-            meaning = next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")
             flushed = sum(k for words, k in accused.statuses.items() if re.search(r"status=\D*5\b", words))
             fold = (
                 f"; {flushed:,} of the lines are flush errors (status 5), its consequences"
-                if flushed and flushed < accused.times
+                if 0 < flushed < accused.times
                 else ""
             )
-            who = f"{len(by):,} host{'s' * (len(by) != 1)} ({', '.join(by[:3])}{', ...' * (len(by) > 3)})"
+            who = f"{len(by):,} host{'s' * (len(by) != 1)} ({listed(by, 3)})"
             lines.append(
-                f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{meaning}{fold}."
+                f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{_meaning(what)}{fold}."
             )
         for host, errors in self.ports.items():
             said, at = errors[0]
@@ -241,10 +237,10 @@ def _by_value(by_host: dict[str, set[str]]) -> str:
     groups: dict[str, list[str]] = defaultdict(list)
     for host, names in sorted(by_host.items()):
         groups[" and ".join(sorted(names))].append(host)
-    return "; ".join(
-        f"{names} on {', '.join(hosts[:3])}{', ...' * (len(hosts) > 3)}" for names, hosts in groups.items()
-    )
+    return "; ".join(f"{names} on {listed(hosts, 3)}" for names, hosts in groups.items())
 
 
-def _first_few(numbers: list[int]) -> str:
-    return ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)
+def _meaning(warning: str) -> str:
+    """The meaning of a code in a warning, in brackets."""
+    codes = map(int, re.findall(r"(?:status=\D*|error )(\d+)", warning))
+    return next((f" ({_STATUS[code]})" for code in codes if code in _STATUS), "")

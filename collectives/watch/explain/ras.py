@@ -5,13 +5,21 @@ each kind of collective since 2.26; send and recv aren't counted. It lists the s
 """
 
 import re
+import socket
 from collections import defaultdict
-from dataclasses import dataclass, field
-from typing import Any, Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Hashable, Iterable, Iterator
+from urllib.parse import urlsplit
 
 from ...judge.wording.phrases import few
 from . import ops
-from .text import LogLine
+from .host_map import is_collected
+from .text import LogLine, listed
+
+SCHEME = "ras://"
+PORT = 28028
+PATIENCE = 30.0  # seconds; the service itself waits 10 s for the job's other processes
 
 _GROUP = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) (MISMATCH|INCOMPLETE|ERROR|\w+)\s*$")
 _DIFFER = re.compile(r"Communicator ranks have different (\w*?) ?operation counts", re.IGNORECASE)
@@ -24,6 +32,7 @@ _ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+([\d\-]+)\s+(\d+)\s+(\d+)\s+(\w+
 _MISSING = re.compile(r"Missing communicator data from (\d+) ranks?")
 _MISSING_RANKS = re.compile(r"The missing ranks?: ([\d, \-]+)")
 _HEADING = re.compile(r"(DEAD|INCOMPLETE|TIMEOUT|Errors|Warnings)$")
+_STATUS = re.compile(r"(?:Rank (\d+) has|(\d+) ranks have) status ([A-Z]+)")
 _FAILED = re.compile(r"(?:Rank (\d+)|(\d+) ranks) reported (.+?)(?: --|$)")
 _ERRORS = (
     "",
@@ -35,6 +44,12 @@ _ERRORS = (
     "Remote process error",
 )
 IN_PROGRESS = 7  # ncclInProgress
+STATUSES = {
+    "INIT": "still starting",
+    "FINALIZE": "ending",
+    "ABORT": "aborted",
+    "NOCOMM": "not a member, or no longer one",
+}
 _DEAD = re.compile(r"Process (\d+) on node (\S+?),? managing GPUs? ([\d,]+)")
 
 
@@ -42,6 +57,24 @@ def _numbers(text: str) -> set[int]:
     """The numbers in a list such as 32-39, 48"""
     parts = re.findall(r"(\d+)(?:\s*-\s*(\d+))?", text)
     return {rank for first, last in parts for rank in range(int(first), int(last or first) + 1)}
+
+
+def ask(address: str) -> bytes:
+    """The answer of the service at ras://HOST:PORT: JSON if it has that, else text.  Raises ValueError where none answers."""
+    try:
+        where = urlsplit(address)
+        with socket.create_connection((where.hostname or "localhost", where.port or PORT), PATIENCE) as service:
+            service.sendall(b"SET FORMAT json\n")
+            replies = service.makefile("rb")
+            if not re.match(rb"OK|ERROR", replies.readline(1024)):  # an error before 2.28.7, which has text alone
+                raise ValueError("what answers there isn't NCCL's RAS")
+            service.sendall(b"VERBOSE STATUS\n")
+            return replies.read()
+    except (OSError, ValueError) as error:
+        raise ValueError(
+            f"no RAS service answers at {address}: {error}. NCCL has it since 2.24, and for programs on the same host alone "
+            f"(port {PORT}) unless NCCL_RAS_ADDR names an address: ask on a host of the job, as ras://localhost."
+        ) from None
 
 
 @dataclass
@@ -61,179 +94,260 @@ class Group:
         return few(ranks) + ("" if self.is_world else f" of communicator {self.name}")
 
 
+Process = tuple[str, int, int]  # host, number, device
+
+
+@dataclass
+class RasAnswer:
+    """What RAS answers at one moment, on one host or on several."""
+
+    statuses: set[str] = field(default_factory=set)  # of communicators, such as "RUNNING OK"
+    groups: list[Group] = field(default_factory=list)
+    states: dict[Hashable, dict[str, set[str]]] = field(default_factory=dict)  # by communicator and status, its ranks
+    dead: dict[str, None] = field(default_factory=dict)
+    silent: dict[str, None] = field(default_factory=dict)  # processes that didn't answer
+    failed: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # an error -> its ranks
+    missing: int = 0
+    absent: set[int] = field(default_factory=set)  # ranks whose data is missing
+    launched: dict[Process, int] = field(default_factory=lambda: defaultdict(int))  # operations, from JSON
+
+
 @dataclass
 class Ras:
-    """RAS answers, from any number of files."""
+    """RAS answers, from any number of files.  apart: the time between two answers, if it is known."""
 
     marks = (b"Job summary",)
     inner = (
         b"RUNNING", b"INIT", b"FINALIZE", b"ABORT", b"INCOMPLETE", b"MISMATCH", b"ERROR", b"DEAD", b"TIMEOUT", b"Errors", b"Warnings",
-        b"operation", b"managing GPU", b"managed by", b"missing", b"Missing", b"reported", b"      ",
+        b"operation", b"managing GPU", b"managed by", b"missing", b"Missing", b"reported", b"status", b"      ",
     )  # fmt: skip
-    is_ras: bool = False
-    asked: int = 0
+    answers: dict[Hashable, RasAnswer] = field(default_factory=dict)  # by moment
+    apart: str = ""
     nodes: int = 0
     gpus: int = 0
-    statuses: dict[str, int] = field(default_factory=lambda: defaultdict(int))  # "RUNNING OK" -> communicators
-    groups: list[Group] = field(default_factory=list)
     sizes: dict[int, int] = field(default_factory=dict)  # by a row's number, the ranks of each of its communicators
-    dead: list[str] = field(default_factory=list)
-    silent: list[str] = field(default_factory=list)  # processes that didn't answer
-    failed: dict[str, set[str]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # an error -> the ranks that report it
-    missing: int = 0
-    absent: set[int] = field(default_factory=set)  # ranks whose data is missing
     hosts: dict[int, str] = field(default_factory=dict)  # rank -> host
+    ranks: dict[Process, int] = field(default_factory=dict)  # of the job
+    _path: str = ""
     _in: bool = False
     _heading: str = ""
     _launched: int | None = None
+    _status: str = ""
+
+    @property
+    def is_ras(self) -> bool:
+        return bool(self.answers)
+
+    @property
+    def last(self) -> RasAnswer:
+        return [*self.answers.values()][-1] if self.answers else RasAnswer()
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
-        self._in = False
+        self._path, self._in = path, False
+
+    def _begin_answer(self, path: str) -> RasAnswer:
+        """A new answer. The files that `collect` gathers from several hosts are of one moment."""
+        moment = str(Path(path).parent) if is_collected(path) else (path, len(self.answers))
+        answer = self.answers.pop(moment, None) or RasAnswer()
+        self.answers[moment] = answer
+        return answer
 
     def read(self, line: LogLine) -> bool:
         text = line.text
         if text.strip() == "Job summary":
-            self._in = self.is_ras = True
-            self.asked += 1
+            self._begin_answer(self._path)
+            self._in, self._heading, self._status = True, "", ""
             return True
         if not self._in:
             return False
+        answer = self.last
         if found := _DIFFER.search(text):
             group = self._group("")
             if group.counts:  # of a different operation
                 group = self._group(group.name, new=True)
-            group.op = ops.op_of(found[1]) if found[1] else ""
+            group.op, self._status = ops.op_of(found[1]) if found[1] else "", ""
         elif found := _GROUP.search(text):
-            self._heading = found[3]
+            self._heading, self._status = found[3], ""
             self._group(found[2], new=True, size=self.sizes.get(int(found[1].split("-")[0]), 0))
         elif found := _HEADING.match(text):
             self._heading = found[1]
+        elif found := _STATUS.search(text):
+            self._status = found[3]
+            self._add_state(self._group(""), found[3], f"rank {found[1]}" if found[1] else f"{found[2]} ranks")
         elif found := _FAILED.search(text):
             who = f"rank {found[1]}" if found[1] else f"{found[2]} ranks"
-            self.failed[found[3].strip()].add(who)
+            answer.failed[found[3].strip()].add(who)
         elif found := _LAUNCHED.search(text):
             self._launched = int(found[2] or 0)
             self._group("").counts[self._launched] = int(found[1])
         elif found := _RANK.search(text):
             group, rank = self._group(""), int(found[1])
-            group.listed[rank] = found[4]
             if group.is_world:
                 self.hosts[rank] = found[4]
-                self.absent |= {rank} if self._heading == "INCOMPLETE" else set()
+                answer.absent |= {rank} if self._heading == "INCOMPLETE" else set()
+            if self._status:
+                self._add_state(group, self._status, f"rank {rank}")
+                return True
+            group.listed[rank] = found[4]
             if found[2] or found[3]:  # alone with its count
                 self._launched = int(found[2] or 0)
                 group.counts[self._launched] = 1
             if self._launched is not None:
                 group.of[rank] = self._launched
         elif found := _ROW.match(text):
-            self.statuses[f"{found[7]} {found[8]}"] += int(found[2])
+            answer.statuses.add(f"{found[7]} {found[8]}")
             self.sizes[int(found[1])] = int(found[5])
         elif found := _TOTAL.match(text):
             self.nodes, self.gpus = int(found[1]), int(found[5])
         elif found := _DEAD.search(text):
-            processes = self.dead if self._heading == "DEAD" else self.silent
-            processes.append(f"process {found[1]} on {found[2]}, GPU {found[3]}")
+            processes = answer.dead if self._heading == "DEAD" else answer.silent
+            processes[f"process {found[1]} on {found[2]}, GPU {found[3]}"] = None
         elif found := _MISSING.search(text):
-            self.missing += int(found[1])
+            answer.missing = max(answer.missing, int(found[1]))
         elif found := _MISSING_RANKS.search(text):
             if self._group("").is_world:
-                self.absent |= _numbers(found[1])
+                answer.absent |= _numbers(found[1])
         return True
 
     def _group(self, name: str, new: bool = False, size: int = 0) -> Group:
         """The communicator that is being read, or a new one."""
-        if new or not self.groups:
-            size = size or (self.groups[-1].size if self.groups and self.groups[-1].name == name else 0)
-            self.groups.append(Group(name, size=size, is_world=not (size and self.gpus and size < self.gpus)))
+        groups = self.last.groups
+        if new or not groups:
+            size = size or (groups[-1].size if groups and groups[-1].name == name else 0)
+            groups.append(Group(name, size=size, is_world=not (size and self.gpus and size < self.gpus)))
             self._launched = None
-        return self.groups[-1]
+        return groups[-1]
+
+    def _add_state(self, group: Group, status: str, who: str) -> None:
+        """Take note of the status of a communicator's ranks; if they are listed, of these instead of their number."""
+        ranks = self.last.states.setdefault("" if group.is_world else group.name, {}).setdefault(status, set())
+        if who.startswith("rank "):
+            ranks -= {number for number in ranks if number.endswith(" ranks")}
+        ranks.add(who)
 
     # --- JSON -----------------------------------------------------------------------------
 
-    def read_json(self, data: Any) -> bool:
+    def read_json(self, data: Any, path: str) -> bool:
         """Add an answer in JSON (2.28.7 on). Returns whether it is one."""
         if not (isinstance(data, dict) and "communicators" in data and "nccl_version" in data):
             return False
-        self.is_ras = True
-        self.asked += 1
+        answer = self._begin_answer(path)
+        answer.launched.clear()  # of another host, at the same moment
         comms = data.get("communicators") or ()
         self.gpus = max([self.gpus, *(int(comm.get("size", 0)) for comm in comms)])
         for comm in comms:
             ranks = comm.get("ranks") or ()
-            size = int(comm.get("size", len(ranks)))
-            is_world, name = size == self.gpus, str(comm.get("hash", ""))
-            of = "" if is_world else f" of communicator {name}"
+            group = Group(str(comm.get("hash", "")), size=int(comm.get("size", len(ranks))))
+            group.is_world = group.size == self.gpus
             self.nodes = max(self.nodes, len({rank.get("host") for rank in ranks}))
-            missing = comm.get("missing_ranks") or ()
-            self.statuses["RUNNING INCOMPLETE" if missing else "RUNNING OK"] += 1
-            self.missing += max(len(missing), int(comm.get("missing_ranks_count", 0)))
-            for rank in missing:
-                status = rank.get("status") or {}
-                who = f"rank {rank['rank']}{of} on {rank.get('host', '?')}"
-                self.absent |= {int(rank["rank"])} if is_world else set()
-                if status.get("considered_dead"):
-                    self.dead.append(who)
-                elif status.get("unresponsive"):
-                    self.silent.append(who)
+            self._add_missing(answer, group, comm)
+            by_op: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
             for rank in ranks:
+                number, host = int(rank.get("rank", -1)), str(rank.get("host", ""))
                 status = rank.get("status") or {}
+                self._add_state(group, _state(status), f"rank {number}")
                 for code in (status.get("init_state", 0), status.get("async_error", 0)):
                     if code not in (0, IN_PROGRESS):
                         error = _ERRORS[code] if code < len(_ERRORS) else f"error {code}"
-                        self.failed[error].add(f"rank {rank.get('rank')}{of}")
-            by_op: dict[str, dict[int, list[int]]] = defaultdict(lambda: defaultdict(list))
-            for rank in ranks:
-                number = int(rank.get("rank", -1))
-                if is_world:
-                    self.hosts[number] = str(rank.get("host", ""))
+                        answer.failed[error].add(group.few([number]))
+                process = host, int(rank.get("pid", -1)), int(rank.get("cuda_dev", number))
+                if group.is_world:
+                    self.hosts[number], self.ranks[process] = host, number
                 for op, n in (rank.get("collective_counts") or {}).items():
                     by_op[op][int(n)].append(number)
+                    answer.launched[process] += int(n)
+            hosts = {int(rank.get("rank", -1)): str(rank.get("host", "")) for rank in ranks}
             for op, counts in by_op.items():
                 if len(counts) > 1:
-                    group = Group(name, ops.op_of(op), size, {n: len(of) for n, of in counts.items()})
-                    hosts = {int(rank.get("rank", -1)): str(rank.get("host", "")) for rank in ranks}
-                    group.listed = {
-                        rank: hosts[rank] for of in counts.values() for rank in of if len(of) * 2 <= len(ranks)
-                    }
-                    group.is_world = is_world
-                    group.of = {rank: n for n, of in counts.items() for rank in of}
-                    self.groups.append(group)
+                    minority = {rank: hosts[rank] for of in counts.values() for rank in of if len(of) * 2 <= len(ranks)}
+                    of = {rank: n for n, of in counts.items() for rank in of}
+                    sizes = {n: len(of) for n, of in counts.items()}
+                    answer.groups.append(replace(group, op=ops.op_of(op), counts=sizes, listed=minority, of=of))
         return True
+
+    def _add_missing(self, answer: RasAnswer, group: Group, comm: dict) -> None:
+        """Add the ranks of a communicator whose processes don't answer, or have left it."""
+        missing = comm.get("missing_ranks") or ()
+        departed = [rank for rank in missing if not {"unresponsive", "considered_dead"} & _flags(rank.get("status"))]
+        for rank in departed:
+            self._add_state(group, "NOCOMM", f"rank {rank['rank']}")
+        silent = max(len(missing), int(comm.get("missing_ranks_count", 0))) - len(departed)
+        answer.missing = max(answer.missing, silent)
+        answer.statuses.add("RUNNING INCOMPLETE" if missing else "RUNNING OK")
+        for rank in (rank for rank in missing if rank not in departed):
+            who = f"{group.few([int(rank['rank'])])} on {rank.get('host', '?')}"
+            answer.absent |= {int(rank["rank"])} if group.is_world else set()
+            if "considered_dead" in _flags(rank.get("status")):
+                answer.dead[who] = None
+            else:
+                answer.silent[who] = None
 
     # --- conclusions ----------------------------------------------------------------------
 
     @property
     def is_whole(self) -> bool:
         """Whether all processes answered, with equal counts."""
-        named = self.groups or self.dead or self.silent or self.missing or self.failed
-        return self.is_ras and not named and set(self.statuses) == {"RUNNING OK"}
+        last = self.last
+        named = last.groups or last.dead or last.silent or last.missing or last.failed or [*self._states()]
+        return self.is_ras and not named and last.statuses == {"RUNNING OK"}
 
     def sentences(self) -> Iterator[str]:
-        """A sentence for each group of ranks that is behind or doesn't answer."""
-        if self.dead:
-            yield f"NCCL's RAS counts as dead: {'; '.join(self.dead[:6])}{'; ...' * (len(self.dead) > 6)}."
-        if self.silent:
-            shown = "; ".join(self.silent[:6]) + "; ..." * (len(self.silent) > 6)
-            yield f"NCCL's RAS got no answer from {shown}."
-        for error, ranks in self.failed.items():
-            shown = ", ".join(sorted(ranks)[:8]) + ", ..." * (len(ranks) > 8)
-            yield f"NCCL's RAS reports an error, {error!r}, on {shown}."
-        if self.missing:
-            who = f": {few(self.absent)}" if self.absent else ""
-            yield f"NCCL's RAS lacks the data of {self.missing:,} rank{'s' * (self.missing != 1)}{who}. Look at their hosts first."
-        latest = {}
-        for group in self.groups:
-            latest.setdefault((group.name, group.op), []).append(group)
-        for (_, op), answers in latest.items():
-            yield from self._differ(answers[-1], answers[0] if len(answers) > 1 else None)
+        """A sentence for each group of ranks that is behind or doesn't answer, and on the ranks that have moved."""
+        if not self.is_ras:
+            return
+        last, (first, *_) = self.last, self.answers.values()
+        if last.dead:
+            yield f"NCCL's RAS counts as dead: {listed(last.dead, 6, '; ')}."
+        if last.silent:
+            yield f"NCCL's RAS got no answer from {listed(last.silent, 6, '; ')}."
+        for error, ranks in last.failed.items():
+            yield f"NCCL's RAS reports an error, {error!r}, on {listed(sorted(ranks), 8)}."
+        yield from self._states()
+        if last.missing:
+            who = f": {few(last.absent)}" if last.absent else ""
+            yield f"NCCL's RAS lacks the data of {last.missing:,} rank{'s' * (last.missing != 1)}{who}. Look at their hosts first."
+        before = {(group.name, group.op): group for group in first.groups} if first is not last else {}
+        for key, group in {(group.name, group.op): group for group in last.groups}.items():
+            yield from self._differ(group, None if last.launched else before.get(key))
+        yield from self._moved(first, last)
         if self.is_whole:
             yield (
                 f"NCCL's RAS reports {self.gpus or 'all'} GPUs on {self.nodes or 'all'} hosts running, with equal counts: no rank is missing. "
                 "Send and recv aren't counted there."
             )
+
+    def _states(self) -> Iterator[str]:
+        """A sentence for each communicator whose ranks have different statuses."""
+        for name, states in self.last.states.items():
+            if len(states) < 2 and not set(states) & {"ABORT", "NOCOMM"}:
+                continue
+            odd = sorted((status for status in states if status != "RUNNING"), key=lambda status: len(states[status]))
+            of = f" of communicator {name}" if name else ""
+            who = "; ".join(
+                f"{_listed(states[status])}{of}: {STATUSES.get(status, status)} ({status})" for status in odd
+            )
+            yield f"NCCL's RAS reports ranks whose communicator isn't running: {who}."
+
+    def _moved(self, first: RasAnswer, last: RasAnswer) -> Iterator[str]:
+        """A sentence on the processes that have launched operations between the first answer and the last."""
+        processes = [process for process in last.launched if process in first.launched and first is not last]
+        if not processes:
+            return
+        moving = [process for process in processes if first.launched[process] != last.launched[process]]
+        still = [process for process in processes if first.launched[process] == last.launched[process]]
+        between = f"Between two answers{f', {self.apart} apart' * bool(self.apart)},"
+        if moving and still:
+            yield f"{between} {self._few(moving)} launched collectives, and {self._few(still)} launched none."
+        elif moving:
+            yield f"{between} all ranks launched collectives: the job is running, perhaps slowly."
+        else:
+            yield f"{between} no rank launched a collective: it hangs, unless a step takes longer. Send and recv aren't counted."
+
+    def _few(self, processes: list[Process]) -> str:
+        if all(process in self.ranks for process in processes):
+            return few(sorted(self.ranks[process] for process in processes))
+        return f"process{'es' * (len(processes) > 1)} {listed(f'{number} on {host}' for host, number, _ in processes)}"
 
     def _differ(self, group: Group, before: Group | None) -> Iterator[str]:
         if len(group.counts) < 2:
@@ -253,7 +367,7 @@ class Ras:
         )
         if group.counts[ahead] < group.counts[behind] and named[ahead]:
             hosts = sorted({group.listed[rank] for rank in named[ahead] if rank in group.listed})
-            on = f" (on {', '.join(hosts[:3])})" if hosts else ""
+            on = f" (on {listed(hosts, 3)})" if hosts else ""
             yield (
                 f"RAS lists the smaller group, which is ahead here: {few(named[ahead])}{on} {'is' if len(named[ahead]) == 1 else 'are'} waiting, "
                 f"and the {group.counts[behind]:,} that it doesn't list are late."
@@ -261,11 +375,30 @@ class Ras:
         elif named[behind]:
             hosts = sorted({group.listed[rank] for rank in named[behind] if rank in group.listed})
             if hosts:
-                yield f"Look at {'its host' if len(hosts) == 1 else 'their hosts'}: {', '.join(hosts[:6])}."
+                yield f"Look at {'its host' if len(hosts) == 1 else 'their hosts'}: {listed(hosts, 6)}."
         if before is not None:
-            same = before.counts == group.counts
             yield (
-                "Asked twice, the counts are the same: it hangs."
-                if same
-                else "Asked twice, the counts have changed: it is moving, perhaps slowly."
+                "In both answers these counts are the same: it hangs, if they are seconds apart and a step takes less."
+                if before.counts == group.counts
+                else "Between the two answers these counts have changed: it is moving, perhaps slowly."
             )
+
+
+def _state(status: dict) -> str:
+    """The status of a rank's communicator, as the text names it."""
+    flags = _flags(status)
+    if "abort_flag" in flags:
+        return "ABORT"
+    if flags & {"finalize_called", "destroy_flag"}:
+        return "FINALIZE"
+    return "RUNNING" if status.get("init_state", 0) == 0 else "INIT"
+
+
+def _flags(status: dict | None) -> set[str]:
+    return {name for name, value in (status or {}).items() if value is True}
+
+
+def _listed(ranks: set[str]) -> str:
+    """'ranks 3 and 7', or '4 ranks' where they aren't listed"""
+    numbers = [int(who.split()[1]) for who in ranks if who.startswith("rank ")]
+    return few(sorted(numbers)) if numbers else ", ".join(sorted(ranks))

@@ -14,7 +14,7 @@ from typing import Callable, Iterator
 from ...judge.wording.phrases import few
 from ...log.collectives import COLLECTIVES
 from .dump import Frame, in_torch
-from .text import LogLine
+from .text import LogLine, listed
 
 _PROCESS = re.compile(r"Process (\d+): (.*)")
 _THREAD = re.compile(
@@ -172,8 +172,8 @@ class Stacks:
                 moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
                 yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} in no collective: in {doing}{at}{f', {moved}' if moved else ''}."
         for call, place, those in self._calls(last, waiting):
-            it = f" for {few(elsewhere)}, it seems" if 0 < len(elsewhere) <= len(waiting) else ""
-            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{it}."
+            absent = f", apparently for {few(elsewhere)}" if 0 < len(elsewhere) <= len(waiting) else ""
+            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{absent}."
         if waiting and not elsewhere:
             calls = {last[rank].inside for rank in waiting}
             if len(calls) > 1:
@@ -208,10 +208,10 @@ class Stacks:
             where = stack.inside or f"no collective: {stack.doing}"
             alike[bool(stack.inside), where, str(stack.place), still].append(key)
         for (_, where, place, still), keys in sorted(alike.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
-            host, pid = keys[0]
+            pid, hosts = keys[0][1], sorted({host for host, _ in keys if host})
             is_one = len(keys) == 1
             who = f"Process {pid}" if is_one and isinstance(pid, int) else f"{len(keys):,} process{'es' * (not is_one)}"
-            on = f" on {host}" if is_one and host else ""
+            on = f" on {listed(hosts)}" if hosts else ""
             yield f"{who}{on} {'is' if is_one else 'are'} in {where}, at {place}{', in both stacks' * still}."
         if stacks:
             yield "No file's name shows a rank: name each stacks/rank_N.txt to have the ranks named."

@@ -4,6 +4,7 @@ The judge decides who holds up whom; here its sentences are joined with how rank
 """
 
 import signal
+from collections import defaultdict
 from functools import cached_property
 from itertools import chain
 
@@ -14,11 +15,13 @@ from .evidence import Evidence, hours_apart
 from .failures import End
 from .hosts import HostEvent
 from .messages import Judged
+from .text import clock, listed
 
 MOST_EVENTS = 6  # of hosts that are written out
 MOST_ENDS = 4  # that are written out
 NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
 YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
+TROUBLES = ("gone", "fault", "kill", "storage", "blocked")  # kinds of events that can hold up a rank
 OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault explains: no host makes another call
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
@@ -28,14 +31,16 @@ def verdict(found: Evidence) -> list[str]:
     job = found.job if found.dumps else None
     judged = Judged(job) if job else None
     first = _Firsts(found, judged)
-    lines = [*first.ends()]
+    lines = [*first.ends(), *first.processes()]
     if judged and job:
         failures = found.watchdog.failures()
-        text = words.explained(judged, failures, found.ras.is_whole, first.ended)
+        text = words.explained(judged, failures, found.ras.is_whole, first.ended, found.host_map.of_rank)
         headline, newline, rest = text.partition("\n")
         if found.ras.is_whole and job.is_partial:
             lines += found.ras.sentences()
-        lines += [headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
+        lines += [*first.servers(), headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
+    else:
+        lines += first.servers()
     others = [*found.moved, *found.tables.sentences(), *found.failures.sentences()]
     if not (judged and job and found.ras.is_whole and job.is_partial):
         others += found.ras.sentences()
@@ -104,17 +109,57 @@ class _Firsts:
             )
         return lines
 
+    @cached_property
+    def _culprits(self) -> set[int]:
+        """The ranks that hold up others, as far as a host may be the reason."""
+        causes = [cause for cause in self._judged.causes if cause.kind in OF_HOSTS] if self._judged else []
+        return {rank for cause in causes for rank in cause.ranks}
+
+    def servers(self) -> list[str]:
+        """A sentence for each file server that hosts have lost, unless none of their ranks is late."""
+        events: dict[str, list[HostEvent]] = defaultdict(list)
+        for event in self._found.hosts.ordered(["storage"]):
+            if not event.over and not self._is_far(event):
+                events[event.about].append(event)
+        lines = []
+        for server, reports in events.items():
+            hosts = sorted({event.host for event in reports if event.host})
+            ranks = sorted(chain(*map(self._found.host_map.ranks_on, hosts)))
+            if self._judged and ranks and self._culprits.isdisjoint(ranks):
+                continue
+            self._done += reports
+            blocked = [event for event in self._found.hosts.ordered(["blocked"]) if event.host in hosts]
+            self._done += blocked
+            whose = (listed(hosts) or "a host") + (f" ({few(ranks)})" if ranks else "")
+            since = clock(reports[0].at).replace(" at", " since") + self._before(reports[0])
+            lines.append(f"The file server {server} has not answered {whose}{since}.")
+            if blocked:
+                n = sum(event.times for event in blocked)
+                lines[-1] += f" The kernel there reports blocked processes{f', {n:,} times' * (n > 1)}."
+            alone = f"Look at {server}, and at the network of {hosts[0]}." if hosts else f"Look at {server}."
+            lines.append(
+                f"No single host is at fault: look at {server} and the network to it." if len(hosts) > 1 else alone
+            )
+        return lines
+
+    def processes(self) -> list[str]:
+        """The events about a rank's process."""
+        events = [event for event in self._found.hosts.ordered(TROUBLES) if event.rank is not None]
+        events = [event for event in events if event not in self._done and not self._is_far(event)]
+        self._done += events
+        return [f"{event.words()}{self._before(event)}." for event in events]
+
     def hosts_of_culprits(self) -> list[str]:
         """The events of the hosts of the ranks that hold up others."""
-        causes = [cause for cause in self._judged.causes if cause.kind in OF_HOSTS] if self._judged else []
-        culprits = {rank for cause in causes for rank in cause.ranks}
-        where, by_order = self._found.host_map.of_rank, self._found.host_map.by_order
+        culprits = self._culprits
+        host_map = self._found.host_map
+        where, by_order = host_map.of_rank, host_map.by_order
         lines = []
         hosts = sorted({where.get(rank, "") for rank in culprits})
         if len(culprits) > 1 and len(hosts) == 1 and hosts[0]:
             lines.append(f"They ran on {hosts[0]}{' (by the order of ranks)' * bool(culprits & by_order)}.")
-        for event in self._found.hosts.ordered(["gone", "fault", "kill"]):
-            ranks = sorted(rank for rank in culprits if where.get(rank) == event.host)
+        for event in self._found.hosts.ordered(TROUBLES):
+            ranks = [rank for rank in host_map.ranks_on(event.host) if rank in culprits]
             if event in self._done or not ranks or self._is_far(event):
                 continue
             self._done.append(event)
@@ -136,51 +181,59 @@ class _Firsts:
         made = (self._judged.launch(wait.event).made / 1e9 for mine in self._judged.waits for wait in mine[:1])
         return min((at for at in made if at > 1e9), default=None)
 
-    def _after_wait(self, event: HostEvent) -> float | None:
-        """Seconds from the first wait to an event; None if either time is unknown."""
-        first = self._first_wait
+    @cached_property
+    def _first_error(self) -> float | None:
+        """When the first rank ended, or lost another, in seconds since the epoch; None if that is unknown."""
+        failures = self._found.failures
+        return min(filter(None, (failures.first_lost, *(end.at for end in failures.ends))), default=None)
+
+    def _after(self, first: float | None, event: HostEvent) -> float | None:
+        """Seconds from a time to an event; None if either is unknown."""
         if first is None or event.at is None:
             return None
         return min((event.at - first + days * 86400.0 for days in YEARS), key=abs)
 
     def _is_far(self, event: HostEvent) -> bool:
         """Whether an event is hours away from the first wait, whatever the zones of their clocks."""
-        after = self._after_wait(event) or 0.0
         if event.age_seconds > NEAR_SECONDS:
             return True
+        after = self._after(self._first_wait or self._first_error, event) or 0.0
         return abs(after) > NEAR_SECONDS and not hours_apart(after)
 
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
-        after = self._after_wait(event)
+        first, sign = self._first_wait, "the first wait"
+        if first is None and self._is_far(event):
+            first, sign = self._first_error, "the first error"
+        after = self._after(first, event)
         if after is None:
             return ""
         how, order = duration(abs(after)), "before" if after <= 0 else "after"
         if abs(after) <= NEAR_SECONDS and not self._found.zones:
-            return f", {how} {order} the first wait"
+            return f", {how} {order} {sign}"
         if hours := hours_apart(after):
             how, near = f"{abs(hours)} hour{'s' * (abs(hours) != 1)}", duration(abs(after - 3600.0 * hours))
-            return f", {how} {order} the first wait, or {near} from it if their clocks' zones differ"
+            return f", {how} {order} {sign}, or {near} from it if their clocks' zones differ"
         how = f"{abs(after) / 3600:,.1f} hours" if abs(after) > NEAR_SECONDS else how
-        return f", {how} {order} the first wait, if their clocks have one zone"
+        return f", {how} {order} {sign}, if their clocks have one zone"
 
     def _ran_on(self, event: HostEvent) -> str:
         """', where ranks 8-15 ran'"""
-        ranks = sorted(rank for rank, host in self._found.host_map.of_rank.items() if host == event.host)
+        ranks = self._found.host_map.ranks_on(event.host)
         return f", where {few(ranks)} ran" if ranks and event.kind in ("gone", "kill") else ""
 
     def hosts(self) -> list[str]:
         """The other events of hosts."""
-        kinds = ["gone", "fault", "kill", "program"]
-        left = [event for event in self._found.hosts.ordered(kinds) if event not in self._done]
-        left.sort(key=self._is_far)
-        if self._first_wait is None:  # the newest are likelier to be about tonight
+        left = [event for event in self._found.hosts.ordered([*TROUBLES, "program"]) if event not in self._done]
+        job = {*self._found.host_map.of_rank.values()}
+        left.sort(key=lambda event: (self._is_far(event), bool(job) and not self._found.host_map.ranks_on(event.host)))
+        if self._first_wait is None and self._first_error is None:  # the newest are likelier to be about tonight
             left = left[-MOST_EVENTS:] + left[:-MOST_EVENTS]
         lines = [f"{event.words()}{self._before(event)}{self._ran_on(event)}." for event in left[:MOST_EVENTS]]
         if len(left) > MOST_EVENTS:
             lines.append(f"({len(left) - MOST_EVENTS:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault" and event.host}
-        if self._judged and faulty and not any(host in faulty for host in self._found.host_map.of_rank.values()):
+        if self._judged and faulty and not any(map(self._found.host_map.ranks_on, faulty)):
             lines.append(
                 f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
             )
@@ -201,7 +254,7 @@ class _Firsts:
                 "All these errors only mean that another process was gone: the first cause isn't in these files. "
                 "Look for the rank without such an error, in the logs of all hosts."
             )
-        if found.ras.groups and found.ras.asked == 1:
+        if found.ras.last.groups and len(found.ras.answers) == 1:
             lines.append(
                 "RAS was asked once, and a job that runs differs by an operation or two: ask again ten seconds later, and give both answers."
             )

@@ -71,7 +71,9 @@ class Text:
     readers: Sequence[LineReader]
     width: int = 0
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
-    named: set[int] = field(default_factory=set)  # that a line names as its writer
+    writers: dict[int, LogLine] = field(
+        default_factory=dict
+    )  # the first line of each rank that a line names as its writer
 
     def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []
@@ -83,7 +85,11 @@ class Text:
                 block = self._joined(block)
             writers = set(re.findall(rb"\[rank\d+\]:?", block))
             self.ranks |= {int(name[5:-2]) for name in writers if name.endswith(b":")}
-            self.named |= {int(name[5:].rstrip(b"]:")) for name in writers}
+            for name in writers:
+                if (rank := int(name[5:].rstrip(b"]:"))) not in self.writers:
+                    at = block.find(name)
+                    raw = block[block.rfind(b"\n", 0, at) + 1 :][:LONGEST].partition(b"\n")[0]
+                    self.writers[rank] = line(raw.decode(errors="replace"))
             for reader in self.readers:
                 if reader not in opened and any(mark in block for mark in reader.marks):
                     opened.append(reader)
@@ -250,6 +256,12 @@ def _seconds(
 def clock(at: float | None) -> str:
     """' at 03:01:57'; nothing for an unknown time."""
     return "" if at is None else f" at {datetime.fromtimestamp(at, timezone.utc):%H:%M:%S}"
+
+
+def listed(names: Iterable[object], most: int = 4, gap: str = ", ") -> str:
+    """The first few names: 'node0, node1, node2, node3, ...'"""
+    texts = [*map(str, names)]
+    return gap.join([*texts[:most], *["..."] * (len(texts) > most)])
 
 
 def stamp(at: float | None) -> str:

@@ -155,11 +155,8 @@ class Log:
         counts = self.counts.setdefault(rank, {}).setdefault(key, Counts(when=stamp))
         counts.last = max(counts.last, stamp)
         failed, queued, started, ended = (int(found[1]) if found else -1 for found in numbers)
-        counts.queued, counts.started, counts.ended = (
-            max(counts.queued, queued),
-            max(counts.started, started),
-            max(counts.ended, ended),
-        )
+        counts.queued, counts.started = max(counts.queued, queued), max(counts.started, started)
+        counts.ended = max(counts.ended, ended)
         if failed >= 0:
             counts.failed.setdefault(failed, Signature(ops.UNTOLD))
 
@@ -201,20 +198,10 @@ class Log:
                     made = first - 1 if over else first if failed else counts.when
                     place = self.places.get(rank) if failed else None
                     limit = counts.limit if failed else None
-                    launches.append(Launch(0, group, number, what, made, over, began, None, None, place, limit))
+                    launches.append(Launch(0, group, number, what, made, over, began, place=place, limit=limit))
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
         return Dump(
-            rank,
-            "log",
-            "",
-            NCCL.name,
-            "",
-            {g.name: g for g in groups},
-            Launches(launches),
-            0,
-            False,
-            [ONLY_LOG],
-            from_log=True,
+            rank, "log", "", NCCL.name, "", {g.name: g for g in groups}, Launches(launches), 0, False, [ONLY_LOG], from_log=True,
             written=max((counts.last for counts in groups.values()), default=0),
-        )
+        )  # fmt: skip

@@ -5,7 +5,7 @@ import textwrap
 from functools import cached_property
 from itertools import chain, zip_longest
 from math import prod
-from typing import Callable, Hashable, Iterable, Iterator, Sequence
+from typing import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
 from ...format import COLUMNS, align, duration, size, span
 from ...judge.verdict import Cause, Wait
@@ -35,14 +35,16 @@ PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid .
 
 
 def explained(
-    judged: Judged, failures: Sequence[str] = (), all_run: bool = False, ended: frozenset[int] = frozenset()
-) -> str:
+    judged: Judged, failures: Sequence[str] = (), all_run: bool = False, ended: frozenset[int] = frozenset(),
+    hosts: Mapping[int, str] = {},
+) -> str:  # fmt: skip
     """The first line, the sentences after it and the table of ranks.
 
     failures: sentences on faults that the network's library itself reported, the cause if no rank is.
     all_run: whether all ranks are known to run, and to have made equally many calls.  ended: ranks whose end is known.
+    hosts: by rank, where they are known.
     """
-    names = Names(judged, ended)
+    names = Names(judged, ended, hosts)
     kinds = wording.grouped(judged.causes)
     if judged.job.is_partial and any(judged.waits):
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
@@ -119,9 +121,9 @@ def _of_few(names: "Names", all_run: bool) -> list[str]:
 class Names(wording.Names):
     """Calls as dumps name them: by their number on a named group; arguments with their sizes."""
 
-    def __init__(self, judged: Judged, ended: frozenset[int] = frozenset()) -> None:
+    def __init__(self, judged: Judged, ended: frozenset[int] = frozenset(), hosts: Mapping[int, str] = {}) -> None:
         super().__init__(judged.job.world_size)
-        self.judged, self.job, self.ended = judged, judged.job, ended
+        self.judged, self.job, self.ended, self.hosts = judged, judged.job, ended, hosts
 
     def call(self, e: Event) -> str:
         """'all_reduce #3 of group tp (0-3)', 'send #2 to 1'"""
@@ -349,7 +351,7 @@ def _to_silent(names: Names, causes: Sequence[Cause]) -> list[str]:
     if not ranks:
         return []
     whose = "Its file" if len(ranks) == 1 else "Their files"
-    row = len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1
+    row = len(ranks) > 1 and ranks[-1] - ranks[0] == len(ranks) - 1 and not any(map(names.hosts.get, ranks))
     lines = (
         [f"They are {len(ranks):,} in a row: one host, probably."] if row and len(ranks) < names.world_size / 2 else []
     )
