@@ -128,7 +128,7 @@ def test_both_say_who_holds_up_whom_in_the_same_words(tmp_path):
         f"{who} #3 of group mesh_tp (0-3); rank 5 has not made all_reduce #3 of group mesh_tp (4-7).\n"
         "Ranks 0, 1 and 3 wait in all_reduce #3 of group mesh_tp (0-3), for at least "
     )
-    assert said.count("Their programs are elsewhere, in no recorded call") == 1
+    assert said.count("They are running something else, outside any recorded call") == 1
     # A watched job counts the calls of a rank, and knows a group by its members.
     watched = wording.headline(live(played).standstill(4.0))
     assert f"\n{who} #5 of group 0-3; rank 5 has not made all_reduce #5 of group 4-7.\n" in watched

@@ -13,7 +13,7 @@ from ..log.event import Failure, Line
 RULE = "-" * 80
 RETURNED_STATUS = "returned"
 NOTE = "The ranks are left as they are: what ends them, a timeout or an error, is their backend's and the launcher's."
-_NO_ANSWER = "gives no answer: stopped, or inside C++ that holds the interpreter"
+_NO_ANSWER = "not responding: stopped, or in C++ code that holds the GIL"
 PACKAGES = f"-packages{os.sep}"
 
 

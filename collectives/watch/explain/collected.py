@@ -40,9 +40,7 @@ class Collected:
     marks = (b"State:\t", b"clock 20", b"Missing:", b"Nothing is missing.", b"wchan ")
     inner = (b".txt (", b": not reachable", b": no process", b": no file", b"): ", b"[<0>] ")
     states: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # letter -> ranks
-    waits: dict[int, list[str]] = field(
-        default_factory=lambda: defaultdict(list)
-    )  # rank -> the kernel's functions, innermost first
+    waits: dict[int, list[str]] = field(default_factory=lambda: defaultdict(list))  # rank -> the kernel's functions
     zones: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # zone -> files
     missing: list[str] = field(default_factory=list)
     _path: str = ""

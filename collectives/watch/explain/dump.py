@@ -152,9 +152,7 @@ class Dump:
     unknown: list[str] = field(default_factory=list)  # facts that it lacks, as the end of a sentence
     from_log: bool = False  # it isn't a dump, but made from a log's lines about the rank
     written: int = 0  # nanoseconds since the epoch, when all this was so; 0: unknown, as in a dump
-    callers: dict[Frame, tuple[Frame, ...]] = field(
-        default_factory=dict
-    )  # by a call's place, the program's frames around it
+    callers: dict[Frame, tuple[Frame, ...]] = field(default_factory=dict)  # by a call's place, the frames around it
 
 
 def rank_of(path: str) -> int | None:

@@ -65,8 +65,8 @@ class HostEvent:
 Make = Callable[[re.Match], tuple[str, str, str, int | None]]  # -> what, kind, host, process
 
 
-def _xid(found: re.Match) -> tuple[str, str, str, int | None]:
-    number, rest = int(found["number"]), found["rest"]
+def _xid(match: re.Match) -> tuple[str, str, str, int | None]:
+    number, rest = int(match["number"]), match["rest"]
     kind = "program" if number in PROGRAMS else "note" if number in NOTES else "fault"
     action = re.search(r"\(((?:GPU Reset|Node Reboot|Drain[\w ]*|Reset)[\w ]*)\)\s*$", rest) if number == 154 else None
     meaning = XIDS.get(number, "see NVIDIA's catalog of Xids")
@@ -75,8 +75,8 @@ def _xid(found: re.Match) -> tuple[str, str, str, int | None]:
 
 
 def _as(what: str, kind: str = "fault") -> Make:
-    def make(found: re.Match) -> tuple[str, str, str, int | None]:
-        about = found.groupdict()
+    def make(match: re.Match) -> tuple[str, str, str, int | None]:
+        about = match.groupdict()
         pid = about.get("pid")
         return what.format(**about), kind, about.get("host") or "", int(pid) if pid else None
 
@@ -165,17 +165,17 @@ class HostEvents:
                 event.over = event.latest = line.at
             return True
         for pattern, make in _KINDS:
-            if not (found := pattern.search(line.text)):
+            if not (match := pattern.search(line.text)):
                 continue
-            what, kind, host, pid = make(found)
+            what, kind, host, pid = make(match)
             listed = _LISTED.match(line.text)
-            host = host or line.host or (listed["host"] if listed else _prefix(line.text, found.start()))
+            host = host or line.host or (listed["host"] if listed else _prefix(line.text, match.start()))
             known = self._known.get((host or self._file, what))
             if known and (line.at or 0.0) - (known.latest or 0.0) < APART_SECONDS:
                 known.times, known.latest, known.over = known.times + 1, line.at, None
                 return True
             event = HostEvent(host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else "")
-            event.latest, event.about = line.at, next(filter(None, map(found.groupdict().get, ("server", "link"))), "")
+            event.latest, event.about = line.at, next(filter(None, map(match.groupdict().get, ("server", "link"))), "")
             self._known[host or self._file, what] = event
             self.events.append(event)
             return True
@@ -203,5 +203,5 @@ class HostEvents:
 
 def _prefix(text: str, end: int) -> str:
     """The host that pdsh or clush puts before a line: node37 for "node37: NVRM: ..."."""
-    found = re.match(r"([a-zA-Z][\w.\-]*\d[\w.\-]*): ", text[:end])
-    return found[1] if found else ""
+    match = re.match(r"([a-zA-Z][\w.\-]*\d[\w.\-]*): ", text[:end])
+    return match[1] if match else ""

@@ -51,13 +51,8 @@ def of_job(job: DumpedJob, verdict: str, name: str) -> Record:
             dropped += len(lanes) - len(kept)
             index += len(lanes)
         dropped += dump.dropped
-    n = job.world_size
-    return Record(
-        world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
-        received=[None] * n, seconds=max((e.end or e.start for each in events for e in each), default=0.0), hosts=[""] * n,
-        totals=_totals(events), verdict=verdict, dropped=dropped, about={"script": name, "world_size": n},
-        knows_blocked=all(backends.of(dump.backend).blocks for dump in job.dumps.values()),
-    )  # fmt: skip
+    knows_blocked = all(backends.of(dump.backend).blocks for dump in job.dumps.values())
+    return _record(events, name, verdict, knows_blocked, dropped)
 
 
 def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
@@ -80,10 +75,15 @@ def of_traces(found: list[traces.Trace], verdict: str, name: str) -> Record:
                     waiting=trace.exposed_since(span) - first if trace.busy else None,
                 )
             )  # fmt: skip
+    return _record(events, name, verdict, all(trace.busy for trace in found))
+
+
+def _record(events: list[list[Event]], name: str, verdict: str, knows_blocked: bool, dropped: int = 0) -> Record:
+    n = len(events)
     return Record(
-        world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n,
-        received=[None] * n, seconds=max(e.end for each in events for e in each), hosts=[""] * n, totals=_totals(events),
-        verdict=verdict, about={"script": name, "world_size": n}, knows_blocked=all(trace.busy for trace in found),
+        world_size=n, events=events, name=Path(name).name, results=[None] * n, stdout=[""] * n, sent=[None] * n, received=[None] * n,
+        seconds=max((e.end or e.start for mine in events for e in mine), default=0.0), hosts=[""] * n, totals=_totals(events),
+        verdict=verdict, dropped=dropped, about={"script": name, "world_size": n}, knows_blocked=knows_blocked,
     )  # fmt: skip
 
 

@@ -6,6 +6,7 @@ The patterns match NCCL's source (src/init.cc, src/transport, src/misc/socket.cc
 import re
 from collections import Counter, defaultdict
 from dataclasses import dataclass, field
+from typing import Iterator
 
 from ...format import align
 from .text import LogLine, clock, listed
@@ -54,17 +55,13 @@ class NcclLog:
 
     processes: set[tuple[str, int]] = field(default_factory=set)  # (host, process)
     versions: Counter[str] = field(default_factory=Counter)
-    networks: dict[str, set[str]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # by host, the names after "Using network"
+    networks: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by host, that it uses
     devices: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by host, its cards
     ways: Counter[str] = field(default_factory=Counter)  # P2P/CUMEM, NET/IB/0/GDRDMA: connections
     plain_hosts: set[str] = field(default_factory=set)  # that have connections over InfiniBand without GPUDirect
     channels: Counter[int] = field(default_factory=Counter)
     ranks: int = 0  # of the largest communicator
-    ready: dict[int, set[tuple[str, int, int]]] = field(
-        default_factory=lambda: defaultdict(set)
-    )  # by nranks, the ranks that reported it
+    ready: dict[int, set[tuple[str, int, int]]] = field(default_factory=lambda: defaultdict(set))  # by nranks
     refused: Counter[str] = field(default_factory=Counter)  # why GPUDirect is off
     warnings: Counter[str] = field(default_factory=Counter)
     warned: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # the hosts of each warning
@@ -150,59 +147,40 @@ class NcclLog:
         rows += [("connections", ", ".join(f"{n:,} by {way}" for way, n in self.ways.most_common(6)))]
         rows += [("channels", ", ".join(str(n) for n, _ in self.channels.most_common(4)))]
         lines.append(align([row for row in rows if row[1]], indent="  "))
-        return [line for line in lines if line] + self.faults()
+        return [line for line in lines if line] + [*self.faults()]
 
-    def faults(self) -> list[str]:
+    def faults(self) -> Iterator[str]:
         """The faults it shows, or may show."""
-        lines = []
+        yield from self._lost_peers()
         if len(self.versions) > 1:
-            lines.append(
-                f"The versions differ: {', '.join(sorted(self.versions))}. They must be the same on all nodes."
-            )
+            yield f"The versions differ: {', '.join(sorted(self.versions))}. They must be the same on all nodes."
         if len({tuple(sorted(names)) for names in self.networks.values()}) > 1:
-            lines.append(f"Hosts use different networks: {_by_value(self.networks)}.")
+            yield f"Hosts use different networks: {_by_value(self.networks)}."
         if len({len(names) for names in self.devices.values()}) > 1:
-            lines.append(
-                f"Hosts have different numbers of cards: {_by_value({h: {str(len(n))} for h, n in self.devices.items()})}."
-            )
+            yield f"Hosts have different numbers of cards: {_by_value({h: {str(len(n))} for h, n in self.devices.items()})}."
         socket = sorted(host for host, names in self.networks.items() if "Socket" in names)
         if socket and len(self.hosts) > 1:
             why = "" if not self.no_device else ", since NET/IB found no device there"
-            lines.append(
-                f"{listed(socket)} use{'s' * (len(socket) == 1)} TCP (NET/Socket){why}: slow, and nothing else will say so. Does the container see /dev/infiniband? Is NCCL_IB_DISABLE set?"
-            )
+            yield f"{listed(socket)} use{'s' * (len(socket) == 1)} TCP (NET/Socket){why}: slow, and nothing else will say so. Does the container see /dev/infiniband? Is NCCL_IB_DISABLE set?"
         net = {way: n for way, n in self.ways.items() if way.startswith("NET/") and not way.startswith("NET/Socket")}
         plain = sum(n for way, n in net.items() if "GDRDMA" not in way)
         if plain:
             share = "none" if plain == sum(net.values()) else f"{sum(net.values()) - plain:,} of {sum(net.values()):,}"
-            lines.append(
-                f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {listed(sorted(self.plain_hosts))}."
-            )
-        lines += [
-            f"GPUDirect RDMA is off for {why} ({n} time{'s' * (n != 1)})." for why, n in self.refused.most_common(3)
-        ]
+            yield f"Of the connections between nodes, {share} use{'s' * (share == 'none')} GPUDirect RDMA (/GDRDMA): the others go through the CPU's memory, on {listed(sorted(self.plain_hosts))}."
+        for why, n in self.refused.most_common(3):
+            yield f"GPUDirect RDMA is off for {why} ({n} time{'s' * (n != 1)})."
         if shm := sum(n for way, n in self.ways.items() if way.startswith("SHM")):
-            lines.append(
-                f"{shm:,} connections inside a node go through the CPU's memory (SHM), not from GPU to GPU (P2P)."
-            )
+            yield f"{shm:,} connections inside a node go through the CPU's memory (SHM), not from GPU to GPU (P2P)."
         if self.channels and min(self.channels) <= FEW_CHANNELS and self.ranks > 2:
-            lines.append(
-                f"A communicator has {min(self.channels)} channel{'s' * (min(self.channels) != 1)} only: a slow link between some of its GPUs, or NCCL_MAX_NCHANNELS."
-            )
+            yield f"A communicator has {min(self.channels)} channel{'s' * (min(self.channels) != 1)} only: a slow link between some of its GPUs, or NCCL_MAX_NCHANNELS."
         for ranks, ready in sorted(self.ready.items(), reverse=True)[:1]:
             said = {rank for _, _, rank in ready}
             if len(said) < ranks:
                 missing = sorted(set(range(ranks)) - said)
-                lines.append(
-                    f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {listed(missing, 8)}."
-                )
-        lines = self._lost_peers() + lines
+                yield f"Of the communicator of {ranks:,} ranks, {len(missing):,} never said Init COMPLETE: {listed(missing, 8)}."
         for warning, n in self.warnings.most_common(6):
             times = "Once" if n == 1 else f"{n:,} times"
-            lines.append(
-                f"{times}, from {listed(sorted(self.warned[warning]), 3)}: NCCL WARN {warning}{_meaning(warning)}"
-            )
-        return lines
+            yield f"{times}, from {listed(sorted(self.warned[warning]), 3)}: NCCL WARN {warning}{_meaning(warning)}"
 
     def _lost_peers(self) -> list[str]:
         """A sentence for each peer that others have lost, the one with most accusers first, joined with its own errors."""

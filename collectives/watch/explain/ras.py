@@ -79,7 +79,7 @@ def ask(address: str) -> bytes:
 
 @dataclass
 class Group:
-    """A communicator whose ranks differ.  counts: by number of operations launched, the ranks.  listed: those that are named."""
+    """A communicator whose ranks differ.  counts: by number of operations launched, the ranks.  listed: those that it names."""
 
     name: str
     op: str = ""
@@ -162,52 +162,52 @@ class Ras:
         if not self._in:
             return False
         answer = self.last
-        if found := _DIFFER.search(text):
+        if match := _DIFFER.search(text):
             group = self._group("")
             if group.counts:  # of a different operation
                 group = self._group(group.name, new=True)
-            group.op, self._status = ops.op_of(found[1]) if found[1] else "", ""
-        elif found := _GROUP.search(text):
-            self._heading, self._status = found[3], ""
-            self._group(found[2], new=True, size=self.sizes.get(int(found[1].split("-")[0]), 0))
-        elif found := _HEADING.match(text):
-            self._heading = found[1]
-        elif found := _STATUS.search(text):
-            self._status = found[3]
-            self._add_state(self._group(""), found[3], f"rank {found[1]}" if found[1] else f"{found[2]} ranks")
-        elif found := _FAILED.search(text):
-            who = f"rank {found[1]}" if found[1] else f"{found[2]} ranks"
-            answer.failed[found[3].strip()].add(who)
-        elif found := _LAUNCHED.search(text):
-            self._launched = int(found[2] or 0)
-            self._group("").counts[self._launched] = int(found[1])
-        elif found := _RANK.search(text):
-            group, rank = self._group(""), int(found[1])
+            group.op, self._status = ops.op_of(match[1]) if match[1] else "", ""
+        elif match := _GROUP.search(text):
+            self._heading, self._status = match[3], ""
+            self._group(match[2], new=True, size=self.sizes.get(int(match[1].split("-")[0]), 0))
+        elif match := _HEADING.match(text):
+            self._heading = match[1]
+        elif match := _STATUS.search(text):
+            self._status = match[3]
+            self._add_state(self._group(""), match[3], f"rank {match[1]}" if match[1] else f"{match[2]} ranks")
+        elif match := _FAILED.search(text):
+            label = f"rank {match[1]}" if match[1] else f"{match[2]} ranks"
+            answer.failed[match[3].strip()].add(label)
+        elif match := _LAUNCHED.search(text):
+            self._launched = int(match[2] or 0)
+            self._group("").counts[self._launched] = int(match[1])
+        elif match := _RANK.search(text):
+            group, rank = self._group(""), int(match[1])
             if group.is_world:
-                self.hosts[rank] = found[4]
+                self.hosts[rank] = match[4]
                 answer.absent |= {rank} if self._heading == "INCOMPLETE" else set()
             if self._status:
                 self._add_state(group, self._status, f"rank {rank}")
                 return True
-            group.listed[rank] = found[4]
-            if found[2] or found[3]:  # alone with its count
-                self._launched = int(found[2] or 0)
+            group.listed[rank] = match[4]
+            if match[2] or match[3]:  # alone with its count
+                self._launched = int(match[2] or 0)
                 group.counts[self._launched] = 1
             if self._launched is not None:
                 group.of[rank] = self._launched
-        elif found := _ROW.match(text):
-            answer.statuses.add(f"{found[7]} {found[8]}")
-            self.sizes[int(found[1])] = int(found[5])
-        elif found := _TOTAL.match(text):
-            self.nodes, self.gpus = int(found[1]), int(found[5])
-        elif found := _DEAD.search(text):
+        elif match := _ROW.match(text):
+            answer.statuses.add(f"{match[7]} {match[8]}")
+            self.sizes[int(match[1])] = int(match[5])
+        elif match := _TOTAL.match(text):
+            self.nodes, self.gpus = int(match[1]), int(match[5])
+        elif match := _DEAD.search(text):
             processes = answer.dead if self._heading == "DEAD" else answer.silent
-            processes[f"process {found[1]} on {found[2]}, GPU {found[3]}"] = None
-        elif found := _MISSING.search(text):
-            answer.missing = max(answer.missing, int(found[1]))
-        elif found := _MISSING_RANKS.search(text):
+            processes[f"process {match[1]} on {match[2]}, GPU {match[3]}"] = None
+        elif match := _MISSING.search(text):
+            answer.missing = max(answer.missing, int(match[1]))
+        elif match := _MISSING_RANKS.search(text):
             if self._group("").is_world:
-                answer.absent |= _numbers(found[1])
+                answer.absent |= _numbers(match[1])
         return True
 
     def _group(self, name: str, new: bool = False, size: int = 0) -> Group:
@@ -219,12 +219,12 @@ class Ras:
             self._launched = None
         return groups[-1]
 
-    def _add_state(self, group: Group, status: str, who: str) -> None:
+    def _add_state(self, group: Group, status: str, label: str) -> None:
         """Take note of the status of a communicator's ranks; if they are listed, of these instead of their number."""
         ranks = self.last.states.setdefault("" if group.is_world else group.name, {}).setdefault(status, set())
-        if who.startswith("rank "):
+        if label.startswith("rank "):
             ranks -= {number for number in ranks if number.endswith(" ranks")}
-        ranks.add(who)
+        ranks.add(label)
 
     # --- JSON -----------------------------------------------------------------------------
 
@@ -276,12 +276,12 @@ class Ras:
         answer.missing = max(answer.missing, silent)
         answer.statuses.add("RUNNING INCOMPLETE" if missing else "RUNNING OK")
         for rank in (rank for rank in missing if rank not in departed):
-            who = f"{group.few([int(rank['rank'])])} on {rank.get('host', '?')}"
+            label = f"{group.few([int(rank['rank'])])} on {rank.get('host', '?')}"
             answer.absent |= {int(rank["rank"])} if group.is_world else set()
             if "considered_dead" in _flags(rank.get("status")):
-                answer.dead[who] = None
+                answer.dead[label] = None
             else:
-                answer.silent[who] = None
+                answer.silent[label] = None
 
     # --- conclusions ----------------------------------------------------------------------
 
@@ -289,8 +289,8 @@ class Ras:
     def is_whole(self) -> bool:
         """Whether all processes answered, with equal counts."""
         last = self.last
-        named = last.groups or last.dead or last.silent or last.missing or last.failed or [*self._states()]
-        return self.is_ras and not named and last.statuses == {"RUNNING OK"}
+        troubles = last.groups or last.dead or last.silent or last.missing or last.failed or [*self._states()]
+        return self.is_ras and not troubles and last.statuses == {"RUNNING OK"}
 
     def sentences(self) -> Iterator[str]:
         """A sentence for each group of ranks that is behind or doesn't answer, and on the ranks that have moved."""
@@ -305,12 +305,14 @@ class Ras:
             yield f"NCCL's RAS reports an error, {error!r}, on {listed(sorted(ranks), 8)}."
         yield from self._states()
         if last.missing:
-            who = f": {few(last.absent)}" if last.absent else ""
-            yield f"NCCL's RAS lacks the data of {last.missing:,} rank{'s' * (last.missing != 1)}{who}. Look at their hosts first."
+            label = f": {few(last.absent)}" if last.absent else ""
+            yield f"NCCL's RAS lacks the data of {last.missing:,} rank{'s' * (last.missing != 1)}{label}. Look at their hosts first."
+        moving, still = self._compared(first, last)
+        yield from self._moved(moving, still)
         before = {(group.name, group.op): group for group in first.groups} if first is not last else {}
         for key, group in {(group.name, group.op): group for group in last.groups}.items():
-            yield from self._differ(group, None if last.launched else before.get(key))
-        yield from self._moved(first, last)
+            if still or not moving:  # ranks of a job that runs are a few operations apart
+                yield from self._differ(group, None if last.launched else before.get(key))
         if self.is_whole:
             yield (
                 f"NCCL's RAS reports {self.gpus or 'all'} GPUs on {self.nodes or 'all'} hosts running, with equal counts: no rank is missing. "
@@ -324,24 +326,26 @@ class Ras:
                 continue
             odd = sorted((status for status in states if status != "RUNNING"), key=lambda status: len(states[status]))
             of = f" of communicator {name}" if name else ""
-            who = "; ".join(
+            label = "; ".join(
                 f"{_listed(states[status])}{of}: {STATUSES.get(status, status)} ({status})" for status in odd
             )
-            yield f"NCCL's RAS reports ranks whose communicator isn't running: {who}."
+            yield f"NCCL's RAS reports ranks whose communicator isn't running: {label}."
 
-    def _moved(self, first: RasAnswer, last: RasAnswer) -> Iterator[str]:
-        """A sentence on the processes that have launched operations between the first answer and the last."""
-        processes = [process for process in last.launched if process in first.launched and first is not last]
-        if not processes:
-            return
-        moving = [process for process in processes if first.launched[process] != last.launched[process]]
-        still = [process for process in processes if first.launched[process] == last.launched[process]]
+    def _compared(self, first: RasAnswer, last: RasAnswer) -> tuple[list[Process], list[Process]]:
+        """The processes that have launched operations between two answers, and those that haven't."""
+        parts: tuple[list[Process], list[Process]] = [], []
+        for process, n in last.launched.items() if first is not last else ():
+            if process in first.launched:
+                parts[first.launched[process] == n].append(process)
+        return parts
+
+    def _moved(self, moving: list[Process], still: list[Process]) -> Iterator[str]:
         between = f"Between two answers{f', {self.apart} apart' * bool(self.apart)},"
         if moving and still:
             yield f"{between} {self._few(moving)} launched collectives, and {self._few(still)} launched none."
         elif moving:
             yield f"{between} all ranks launched collectives: the job is running, perhaps slowly."
-        else:
+        elif still:
             yield f"{between} no rank launched a collective: it hangs, unless a step takes longer. Send and recv aren't counted."
 
     def _few(self, processes: list[Process]) -> str:
@@ -353,29 +357,27 @@ class Ras:
         if len(group.counts) < 2:
             return
         behind, ahead = min(group.counts), max(group.counts)
-        named = {n: sorted(rank for rank, at in group.of.items() if at == n) for n in (behind, ahead)}
+        members = {n: sorted(rank for rank, at in group.of.items() if at == n) for n in (behind, ahead)}
         op = f" {group.op}" if group.op else ""
 
-        def who(n: int) -> str:
+        def ranks_at(n: int) -> str:
             count = group.counts[n]
-            return group.few(named[n]) if len(named[n]) == count else f"{count:,} rank{'s' * (count != 1)}"
+            return group.few(members[n]) if len(members[n]) == count else f"{count:,} rank{'s' * (count != 1)}"
 
         is_are = "is" if group.counts[behind] == 1 else "are"
         yield (
-            f"{who(behind).capitalize()} {is_are} behind: {'it has' if is_are == 'is' else 'they have'} launched{op} up to {behind:,}, "
-            f"and {who(ahead)} up to {ahead:,}."
+            f"{ranks_at(behind).capitalize()} {is_are} behind: {'it has' if is_are == 'is' else 'they have'} launched{op} up to {behind:,}, "
+            f"and {ranks_at(ahead)} up to {ahead:,}."
         )
-        if group.counts[ahead] < group.counts[behind] and named[ahead]:
-            hosts = sorted({group.listed[rank] for rank in named[ahead] if rank in group.listed})
+        if group.counts[ahead] < group.counts[behind] and members[ahead]:
+            hosts = sorted({group.listed[rank] for rank in members[ahead] if rank in group.listed})
             on = f" (on {listed(hosts, 3)})" if hosts else ""
             yield (
-                f"RAS lists the smaller group, which is ahead here: {few(named[ahead])}{on} {'is' if len(named[ahead]) == 1 else 'are'} waiting, "
+                f"RAS lists the smaller group, which is ahead here: {few(members[ahead])}{on} {'is' if len(members[ahead]) == 1 else 'are'} waiting, "
                 f"and the {group.counts[behind]:,} that it doesn't list are late."
             )
-        elif named[behind]:
-            hosts = sorted({group.listed[rank] for rank in named[behind] if rank in group.listed})
-            if hosts:
-                yield f"Look at {'its host' if len(hosts) == 1 else 'their hosts'}: {listed(hosts, 6)}."
+        elif hosts := sorted({group.listed[rank] for rank in members[behind] if rank in group.listed}):
+            yield f"Look at {'its host' if len(hosts) == 1 else 'their hosts'}: {listed(hosts, 6)}."
         if before is not None:
             yield (
                 "In both answers these counts are the same: it hangs, if they are seconds apart and a step takes less."
@@ -400,5 +402,5 @@ def _flags(status: dict | None) -> set[str]:
 
 def _listed(ranks: set[str]) -> str:
     """'ranks 3 and 7', or '4 ranks' where they aren't listed"""
-    numbers = [int(who.split()[1]) for who in ranks if who.startswith("rank ")]
+    numbers = [int(label.split()[1]) for label in ranks if label.startswith("rank ")]
     return few(sorted(numbers)) if numbers else ", ".join(sorted(ranks))

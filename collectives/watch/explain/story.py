@@ -7,6 +7,7 @@ import signal
 from collections import defaultdict
 from functools import cached_property
 from itertools import chain
+from typing import Iterator
 
 from ...format import duration
 from ...judge.wording.phrases import few
@@ -26,37 +27,37 @@ OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault exp
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
 
-def verdict(found: Evidence) -> list[str]:
+def verdict(evidence: Evidence) -> list[str]:
     """The paragraphs of the verdict."""
-    job = found.job if found.dumps else None
+    job = evidence.job if evidence.dumps else None
     judged = Judged(job) if job else None
-    first = _Firsts(found, judged)
+    first = _Firsts(evidence, judged)
     lines = [*first.ends(), *first.processes()]
     if judged and job:
-        failures = found.watchdog.failures()
-        text = words.explained(judged, failures, found.ras.is_whole, first.ended, found.host_map.of_rank)
+        failures = evidence.watchdog.failures()
+        text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank)
         headline, newline, rest = text.partition("\n")
-        if found.ras.is_whole and job.is_partial:
-            lines += found.ras.sentences()
+        if evidence.ras.is_whole and job.is_partial:
+            lines += evidence.ras.sentences()
         lines += [*first.servers(), headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
     else:
         lines += first.servers()
-    others = [*found.moved, *found.tables.sentences(), *found.failures.sentences()]
-    if not (judged and job and found.ras.is_whole and job.is_partial):
-        others += found.ras.sentences()
-    others += found.collected.sentences()
-    others += found.stacks.sentences(job.world_size if job and job.is_stated else 0, found.host_map.of_file)
-    others += [*first.hosts(), *found.counters.sentences(found.host_map), *found.failures.consequences()]
+    further = [*evidence.moved, *evidence.tables.sentences(), *evidence.failures.sentences()]
+    if not (judged and job and evidence.ras.is_whole and job.is_partial):
+        further += evidence.ras.sentences()
+    further += evidence.collected.sentences()
+    further += evidence.stacks.sentences(job.world_size if job and job.is_stated else 0, evidence.host_map.of_file)
+    further += [*first.hosts(), *evidence.counters.sentences(evidence.host_map), *evidence.failures.consequences()]
     paragraphs = []
     if judged and job:
         paragraphs = ["\n".join(lines)]
-        if others:
-            paragraphs.append("\n".join(others))
+        if further:
+            paragraphs.append("\n".join(further))
         if unknown := words.limits(job):
             paragraphs.append("\n".join(unknown).strip())
-    elif lines or others:
-        paragraphs = ["\n".join([*lines, *others])]
-    if missing := first.missing():
+    elif lines or further:
+        paragraphs = ["\n".join([*lines, *further])]
+    if missing := [*first.missing()]:
         paragraphs.append("\n".join(missing))
     return paragraphs
 
@@ -64,10 +65,10 @@ def verdict(found: Evidence) -> list[str]:
 class _Firsts:
     """The ends of ranks and the events of hosts that come first, and those that are written about already."""
 
-    def __init__(self, found: Evidence, judged: Judged | None) -> None:
-        self._found, self._judged = found, judged
-        self._roots = found.failures.roots()
-        if found.zones:  # the first in time isn't known
+    def __init__(self, evidence: Evidence, judged: Judged | None) -> None:
+        self._evidence, self._judged = evidence, judged
+        self._roots = evidence.failures.roots()
+        if evidence.zones:  # the first in time isn't known
             self._roots.sort(key=lambda end: -1 if end.rank is None else end.rank)
         self._done: list[HostEvent] = []
 
@@ -79,11 +80,11 @@ class _Firsts:
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""
         lines = list(chain(*map(self._end, self._roots[:MOST_ENDS])))
-        if self._found.zones and len(self._roots) > 1:
-            lines.append(self._found.zones)
+        if self._evidence.zones and len(self._roots) > 1:
+            lines.append(self._evidence.zones)
         if len(self._roots) > MOST_ENDS:
             lines.append(f"({len(self._roots) - MOST_ENDS:,} more ended by themselves.)")
-        failures = self._found.failures
+        failures = self._evidence.failures
         ranks = {end.rank for end in self._roots}
         if self._roots and failures.named is not None and None not in ranks and failures.named not in ranks:
             lines.append(
@@ -97,8 +98,8 @@ class _Firsts:
         lines = [end.words()]
         if end.kind != "killed":
             return lines
-        hosts = {end.host, self._found.host_map.of_rank.get(end.rank, "") if end.rank is not None else ""} - {""}
-        for event in self._found.hosts.ordered(["kill", "fault"]):
+        hosts = {end.host, self._evidence.host_map.of_rank.get(end.rank, "") if end.rank is not None else ""} - {""}
+        for event in self._evidence.hosts.ordered(["kill", "fault"]):
             if event.pid is not None and event.pid == end.pid or event.host in hosts:
                 self._done.append(event)
                 lines.append(f"{event.words()}.")
@@ -118,17 +119,17 @@ class _Firsts:
     def servers(self) -> list[str]:
         """A sentence for each file server that hosts have lost, unless none of their ranks is late."""
         events: dict[str, list[HostEvent]] = defaultdict(list)
-        for event in self._found.hosts.ordered(["storage"]):
+        for event in self._evidence.hosts.ordered(["storage"]):
             if not event.over and not self._is_far(event):
                 events[event.about].append(event)
         lines = []
         for server, reports in events.items():
             hosts = sorted({event.host for event in reports if event.host})
-            ranks = sorted(chain(*map(self._found.host_map.ranks_on, hosts)))
+            ranks = sorted(chain(*map(self._evidence.host_map.ranks_on, hosts)))
             if self._judged and ranks and self._culprits.isdisjoint(ranks):
                 continue
             self._done += reports
-            blocked = [event for event in self._found.hosts.ordered(["blocked"]) if event.host in hosts]
+            blocked = [event for event in self._evidence.hosts.ordered(["blocked"]) if event.host in hosts]
             self._done += blocked
             whose = (listed(hosts) or "a host") + (f" ({few(ranks)})" if ranks else "")
             since = clock(reports[0].at).replace(" at", " since") + self._before(reports[0])
@@ -144,7 +145,7 @@ class _Firsts:
 
     def processes(self) -> list[str]:
         """The events about a rank's process."""
-        events = [event for event in self._found.hosts.ordered(TROUBLES) if event.rank is not None]
+        events = [event for event in self._evidence.hosts.ordered(TROUBLES) if event.rank is not None]
         events = [event for event in events if event not in self._done and not self._is_far(event)]
         self._done += events
         return [f"{event.words()}{self._before(event)}." for event in events]
@@ -152,13 +153,13 @@ class _Firsts:
     def hosts_of_culprits(self) -> list[str]:
         """The events of the hosts of the ranks that hold up others."""
         culprits = self._culprits
-        host_map = self._found.host_map
+        host_map = self._evidence.host_map
         where, by_order = host_map.of_rank, host_map.by_order
         lines = []
         hosts = sorted({where.get(rank, "") for rank in culprits})
         if len(culprits) > 1 and len(hosts) == 1 and hosts[0]:
             lines.append(f"They ran on {hosts[0]}{' (by the order of ranks)' * bool(culprits & by_order)}.")
-        for event in self._found.hosts.ordered(TROUBLES):
+        for event in self._evidence.hosts.ordered(TROUBLES):
             ranks = [rank for rank in host_map.ranks_on(event.host) if rank in culprits]
             if event in self._done or not ranks or self._is_far(event):
                 continue
@@ -184,7 +185,7 @@ class _Firsts:
     @cached_property
     def _first_error(self) -> float | None:
         """When the first rank ended, or lost another, in seconds since the epoch; None if that is unknown."""
-        failures = self._found.failures
+        failures = self._evidence.failures
         return min(filter(None, (failures.first_lost, *(end.at for end in failures.ends))), default=None)
 
     def _after(self, first: float | None, event: HostEvent) -> float | None:
@@ -209,7 +210,7 @@ class _Firsts:
         if after is None:
             return ""
         how, order = duration(abs(after)), "before" if after <= 0 else "after"
-        if abs(after) <= NEAR_SECONDS and not self._found.zones:
+        if abs(after) <= NEAR_SECONDS and not self._evidence.zones:
             return f", {how} {order} {sign}"
         if hours := hours_apart(after):
             how, near = f"{abs(hours)} hour{'s' * (abs(hours) != 1)}", duration(abs(after - 3600.0 * hours))
@@ -219,47 +220,47 @@ class _Firsts:
 
     def _ran_on(self, event: HostEvent) -> str:
         """', where ranks 8-15 ran'"""
-        ranks = self._found.host_map.ranks_on(event.host)
+        ranks = self._evidence.host_map.ranks_on(event.host)
         return f", where {few(ranks)} ran" if ranks and event.kind in ("gone", "kill") else ""
 
     def hosts(self) -> list[str]:
         """The other events of hosts."""
-        left = [event for event in self._found.hosts.ordered([*TROUBLES, "program"]) if event not in self._done]
-        job = {*self._found.host_map.of_rank.values()}
-        left.sort(key=lambda event: (self._is_far(event), bool(job) and not self._found.host_map.ranks_on(event.host)))
+        left = [event for event in self._evidence.hosts.ordered([*TROUBLES, "program"]) if event not in self._done]
+        job = {*self._evidence.host_map.of_rank.values()}
+        left.sort(
+            key=lambda event: (self._is_far(event), bool(job) and not self._evidence.host_map.ranks_on(event.host))
+        )
         if self._first_wait is None and self._first_error is None:  # the newest are likelier to be about tonight
             left = left[-MOST_EVENTS:] + left[:-MOST_EVENTS]
         lines = [f"{event.words()}{self._before(event)}{self._ran_on(event)}." for event in left[:MOST_EVENTS]]
         if len(left) > MOST_EVENTS:
             lines.append(f"({len(left) - MOST_EVENTS:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault" and event.host}
-        if self._judged and faulty and not any(map(self._found.host_map.ranks_on, faulty)):
+        if self._judged and faulty and not any(map(self._evidence.host_map.ranks_on, faulty)):
             lines.append(
                 f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
             )
         return lines
 
-    def missing(self) -> list[str]:
+    def missing(self) -> Iterator[str]:
         """Sentences on evidence that would decide, and how to get it."""
-        found, lines = self._found, self._found.collected.gaps()
+        evidence = self._evidence
+        yield from evidence.collected.gaps()
         if (
-            found.failures.ends
+            evidence.failures.ends
             and not self._roots
-            and not found.failures.parts
-            and not found.dumps
-            and not found.failures.joined
-            and not any(not self._is_far(event) for event in found.hosts.ordered(["gone", "kill"]))
+            and not evidence.failures.parts
+            and not evidence.dumps
+            and not evidence.failures.joined
+            and not any(not self._is_far(event) for event in evidence.hosts.ordered(["gone", "kill"]))
         ):
-            lines.append(
+            yield (
                 "All these errors only mean that another process was gone: the first cause isn't in these files. "
                 "Look for the rank without such an error, in the logs of all hosts."
             )
-        if found.ras.last.groups and len(found.ras.answers) == 1:
-            lines.append(
-                "RAS was asked once, and a job that runs differs by an operation or two: ask again ten seconds later, and give both answers."
-            )
-        if found.hosts.events and not (found.dumps or found.failures.ends or found.stacks.all or found.ras.is_ras):
-            lines.append(
-                "These lines are of hosts alone: the log of the job, its stacks or dumps show which ranks that concerns."
-            )
-        return lines
+        if evidence.ras.last.groups and len(evidence.ras.answers) == 1:
+            yield "RAS was asked once, and a job that runs differs by an operation or two: ask again ten seconds later, and give both answers."
+        if evidence.hosts.events and not (
+            evidence.dumps or evidence.failures.ends or evidence.stacks.all or evidence.ras.is_ras
+        ):
+            yield "These lines are of hosts alone: the log of the job, its stacks or dumps show which ranks that concerns."

@@ -71,9 +71,7 @@ class Text:
     readers: Sequence[LineReader]
     width: int = 0
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
-    writers: dict[int, LogLine] = field(
-        default_factory=dict
-    )  # the first line of each rank that a line names as its writer
+    writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
 
     def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []

@@ -67,9 +67,7 @@ class Log:
 
     counts: dict[int, dict[ProcessGroup, Counts]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
-    works: dict[tuple[int, int], tuple[Signature, int, int]] = field(
-        default_factory=dict
-    )  # (rank, number) -> signature, ms, stamp
+    works: dict[tuple[int, int], tuple] = field(default_factory=dict)  # (rank, number) -> signature, ms, stamp
     places: dict[int, Frame] = field(default_factory=dict)  # by rank, of the call that timed out
     cut: int = 0  # lines of the last file that end too early
     _failing: int | None = None  # the rank whose error NCCL's own words follow

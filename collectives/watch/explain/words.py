@@ -265,8 +265,8 @@ def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
 
 def _to_absent(names: Names, causes: Sequence[Cause]) -> list[str]:
     elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
-    their = "Its program is" if len(elsewhere) == 1 else "Their programs are"
-    return [f"{their} elsewhere, in no recorded call: {PYSPY}."] if elsewhere else []
+    they = "It is" if len(elsewhere) == 1 else "They are"
+    return [f"{they} running something else, outside any recorded call: {PYSPY}."] if elsewhere else []
 
 
 def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:

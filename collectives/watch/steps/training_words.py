@@ -50,10 +50,6 @@ def _summary(steps: StepTimes) -> str:
         lines.append(f"{steps.run.dropped:,} calls before these are not in the record: watch --last N keeps more.")
     if steps.outside:
         lines.append(f"{steps.outside:,} calls belong to no step that has ended.")
-    if not getattr(steps.run, "knows_blocked", True):
-        lines.append(
-            "These files do not say when a rank was blocked: what it waited and moved is not known, and counts as worked."
-        )
     return "\n".join(lines)
 
 
@@ -75,6 +71,11 @@ def straggler(steps: StepTimes) -> str:
             caused[rank] += each.caused
     waited = sum(step.waited for step in told)
     spent = sum(share.seconds for step in told for share in step.ranks.values())
+    if not getattr(steps.run, "knows_blocked", True):
+        return (
+            "Who held up whom isn't known: these files do not say when a rank was blocked.\n"
+            "What it waited and moved counts as worked."
+        )
     if waited < LARGE_SHARE * spent:
         return f"The ranks hardly waited for one another: {waited / spent if spent else 0:.1%} of their time."
     worst = max(caused, key=caused.__getitem__)
