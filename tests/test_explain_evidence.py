@@ -408,7 +408,7 @@ class RasClient(socketserver.StreamRequestHandler):
             elif command == "set format json" and self.server.has_json:
                 self.wfile.write(b"OK\n")
             elif command in ("status", "verbose status"):
-                answer = next(self.server.answers).encode()
+                answer = next(self.server.answers, "").encode()
                 for start in range(0, len(answer), 1000):  # sent while it is gathered
                     self.wfile.write(answer[start : start + 1000])
                 return
@@ -419,6 +419,7 @@ class RasClient(socketserver.StreamRequestHandler):
 @contextmanager
 def ras_service(*answers: str, has_json: bool):
     with socketserver.ThreadingTCPServer(("localhost", 0), RasClient) as server:
+        server.daemon_threads = True
         server.answers, server.has_json = iter(answers), has_json
         thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
         thread.start()
@@ -792,7 +793,7 @@ def test_a_killed_process_is_a_rank_by_its_number(tmp_path):
     told = said(tmp_path, driver__log=driver, dmesg_n2__txt=killed, dmesg_n5__txt=link, dmesg_n7__txt=xid)
     first, second, third, *_ = told.splitlines()
     assert (
-        first.startswith("n2 reported that the kernel killed process 5012") and "(process 5012 is rank 12)" in first
+        first.startswith("n2 reported that the kernel killed process 5012") and "Process 5012 is rank 12." in first
     ), told
     assert second == "n5 reported that the link of ib0 went down at 02:56:00, until 02:56:03.", told
     assert third.startswith("n7 reported Xid 79") and "160.0 hours before the first error" in third, told
@@ -807,7 +808,7 @@ def test_an_xid_of_a_ranks_process_comes_first(tmp_path):
     shipped = {"stream": "stdout", "time": "2026-11-29T04:02:11.5Z", "host": "gpu-13"}
     told = said(tmp_path, exporter__jsonl=json.dumps({"log": xid.format(48902), **shipped}) + "\n")
     assert told.startswith(
-        "gpu-13 reported Xid 119 (the GPU's system processor doesn't answer) (process 48902 is rank 2) at 04:02:11."
+        "gpu-13 reported Xid 119 (the GPU's system processor doesn't answer) at 04:02:11. Process 48902 is rank 2."
     ), told
     told = said(tmp_path, exporter__jsonl=json.dumps({"log": xid.format(77), **shipped}) + "\n")
     assert "is rank" not in told and told.startswith("Rank 2 is in no collective"), told

@@ -54,8 +54,7 @@ class HostEvent:
         ago = f", {self.age} before it was listed" if self.age else ""
         over = f", until{clock(self.over).removeprefix(' at')}" if self.over else ""
         reported = "" if self.kind == "gone" else "reported "
-        rank = "" if self.rank is None else f" (process {self.pid} is rank {self.rank})"
-        return f"{where} {reported}{self.what.rstrip('.')}{rank}{clock(self.at)}{over}{ago}{times}"
+        return f"{where} {reported}{self.what.rstrip('.')}{clock(self.at)}{over}{ago}{times}"
 
     @property
     def age_seconds(self) -> float:

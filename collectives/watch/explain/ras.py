@@ -69,7 +69,9 @@ def ask(address: str) -> bytes:
             if not re.match(rb"OK|ERROR", replies.readline(1024)):  # an error before 2.28.7, which has text alone
                 raise ValueError("what answers there isn't NCCL's RAS")
             service.sendall(b"VERBOSE STATUS\n")
-            return replies.read()
+            if answer := replies.read():
+                return answer
+            raise ValueError("it closed the connection without an answer")
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no RAS service answers at {address}: {error}. NCCL has it since 2.24, and for programs on the same host alone "

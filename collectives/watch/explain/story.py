@@ -148,7 +148,7 @@ class _Firsts:
         events = [event for event in self._evidence.hosts.ordered(TROUBLES) if event.rank is not None]
         events = [event for event in events if event not in self._done and not self._is_far(event)]
         self._done += events
-        return [f"{event.words()}{self._before(event)}." for event in events]
+        return [f"{event.words()}{self._before(event)}. Process {event.pid} is rank {event.rank}." for event in events]
 
     def hosts_of_culprits(self) -> list[str]:
         """The events of the hosts of the ranks that hold up others."""
