@@ -26,7 +26,7 @@ OF_A_RANK = (
     Probe(
         "stack",
         "PATH=$(tr '\\0' '\\n' </proc/{pid}/environ | sed -n 's/^PATH=//p'):$PATH; "
-        "stop=$(grep -q '^State:.D' /proc/{pid}/status && echo --nonblocking); timeout 30 py-spy dump $stop --pid {pid}",
+        "stop=$(grep -q '^State:.D' /proc/{pid}/status && echo --nonblocking); timeout 30 py-spy dump --pid {pid} $stop",
         "the line that the rank is at (needs py-spy, and the right to trace)",
     ),
     Probe(

@@ -166,11 +166,11 @@ class Stacks:
         alike: dict[tuple, list[int]] = {}
         for rank in elsewhere:
             alike.setdefault((last[rank].doing, str(last[rank].place), rank in still), []).append(rank)
-        if waiting:
-            for (doing, place, stood), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
-                at = f", called at {place}" if place != "None" and place != doing else ""
-                moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
-                yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} in no collective: in {doing}{at}{f', {moved}' if moved else ''}."
+        nowhere = "in no collective: " if waiting else ""  # which says little where none is in one
+        for (doing, place, stood), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
+            at = f", called at {place}" if place != "None" and place != doing else ""
+            moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
+            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} {nowhere}in {doing}{at}{f', {moved}' if moved else ''}."
         for call, place, those in self._calls(last, waiting):
             absent = f", apparently for {few(elsewhere)}" if 0 < len(elsewhere) <= len(waiting) else ""
             yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{absent}."
