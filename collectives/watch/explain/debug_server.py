@@ -31,7 +31,7 @@ class Pages:
 
 
 def ask(address: str) -> Pages:
-    """The pages of a job's debug server. Raises ValueError for an address where none answers."""
+    """The pages of a job's debug server. Raises ValueError for an address where no server answers."""
     answer = Pages()
     for page in ("/stacks", *RECORDS):
         add(_page(address, page, answer), answer)

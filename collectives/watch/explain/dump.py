@@ -356,7 +356,7 @@ def in_torch(file: str) -> bool:
 
 
 def own_frames(frames: Iterable[Frame]) -> list[Frame]:
-    """The frames that are neither torch's nor an installed package's; if there are none, the ones that aren't torch's."""
+    """The frames that are neither torch's nor an installed package's; without any such, the ones that aren't torch's."""
     outside = [frame for frame in frames if not in_torch(frame.file)]
     return [frame for frame in outside if "-packages/" not in frame.file] or outside
 

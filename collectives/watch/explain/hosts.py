@@ -123,7 +123,7 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
 )  # fmt: skip
 
 
-# What is back, by the name under which it was lost: a file server, a link.
+# A file server or a link that is back, by the name under which it was lost.
 _BACK = re.compile(
     r"nfs: server (\S+) OK|Lustre: ([\w.]+)-\S+: Connection restored|ceph: .*?(mds\d+) (?:recovery completed|came back)"
     r"|([\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:up|Up|UP)\b"

@@ -60,7 +60,7 @@ def _numbers(text: str) -> set[int]:
 
 
 def ask(address: str) -> bytes:
-    """The answer of the service at ras://HOST:PORT: JSON if it has that, else text.  Raises ValueError where none answers."""
+    """The answer of the service at ras://HOST:PORT: JSON if it has that, else text.  Raises ValueError if no service answers."""
     try:
         where = urlsplit(address)
         with socket.create_connection((where.hostname or "localhost", where.port or PORT), PATIENCE) as service:
@@ -101,7 +101,7 @@ Process = tuple[str, int, int]  # host, number, device
 
 @dataclass
 class RasAnswer:
-    """What RAS answers at one moment, on one host or on several."""
+    """The answer of RAS at one moment, on one host or on several."""
 
     statuses: set[str] = field(default_factory=set)  # of communicators, such as "RUNNING OK"
     groups: list[Group] = field(default_factory=list)

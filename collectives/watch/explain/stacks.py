@@ -166,7 +166,7 @@ class Stacks:
         alike: dict[tuple, list[int]] = {}
         for rank in elsewhere:
             alike.setdefault((last[rank].doing, str(last[rank].place), rank in still), []).append(rank)
-        nowhere = "in no collective: " if waiting else ""  # which says little where none is in one
+        nowhere = "in no collective: " if waiting else ""  # which means little where no rank waits
         for (doing, place, stood), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
             at = f", called at {place}" if place != "None" and place != doing else ""
             moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
