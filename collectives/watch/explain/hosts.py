@@ -52,9 +52,9 @@ class HostEvent:
         where = self.host or "A host that the line does not name"
         times = f", {self.times:,} times" if self.times > 1 else ""
         ago = f", {self.age} before it was listed" if self.age else ""
-        over = f", until{clock(self.over).removeprefix(' at')}" if self.over else ""
+        over = f", {'the last ' * (self.times > 1)}until{clock(self.over).removeprefix(' at')}" if self.over else ""
         reported = "" if self.kind == "gone" else "reported "
-        return f"{where} {reported}{self.what.rstrip('.')}{clock(self.at)}{over}{ago}{times}"
+        return f"{where} {reported}{self.what.rstrip('.')}{clock(self.at)}{ago}{times}{over}"
 
     @property
     def age_seconds(self) -> float:
