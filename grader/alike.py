@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import combinations
 
-from helpers.exercise.notebook import is_answer, pristine, stubbed, without_solution
+from helpers.exercise.notebook import is_answer, pristine, stubbed
 
 from .gradebook import Student
+from .submission import stubs
 
 MARKS = ("### BEGIN SOLUTION", "### END SOLUTION")
 LEAST_WRITTEN = 100  # tokens of a solution that nobody writes alike by chance
@@ -36,12 +37,9 @@ def pairs(people: list[Student]) -> list[tuple[str, str, str, int]]:
     """Two students, an exercise, and the percentage of both cells' pieces that both have; the most alike first."""
     found = []
     for exercise in people[0].of if people else ():
-        stubs = {cell.id: cell.source for cell in without_solution(pristine(exercise)).cells}
-        cells = {
-            cell.id: {SOLUTION: _grams(cell.source) - _grams(stubs[cell.id])}
-            for cell in pristine(exercise).cells
-            if is_answer(cell)
-        }
+        given = stubs(exercise)
+        solved = {cell.id: cell.source for cell in filter(is_answer, pristine(exercise).cells)}
+        cells = {name: {SOLUTION: _grams(source) - _grams(given[name])} for name, source in solved.items()}
         for student in people:
             grading = student.counted(exercise)
             if grading and grading.student == student.name:  # not its partner's

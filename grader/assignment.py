@@ -21,6 +21,8 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from helpers.exercise.notebook import checks_of, exercises
 
+from .safe_text import read_csv
+
 ATTEMPTS = ("first", "last", "best")
 COLUMNS = ("student", "exercise", "points", "comment")
 KEYS = {"due", "attempt", "late", "column"}
@@ -116,19 +118,18 @@ def _due(text: str) -> datetime:
 def adjusted(assignment: Assignment, file: Path) -> Assignment:
     """The assignment with the adjustments in a file. Raises ValueError."""
     try:
-        text = file.read_text(encoding="utf-8-sig")
-        rows = csv.DictReader(text.splitlines(), delimiter=max(",;\t", key=text.partition("\n")[0].count))
-        if lacking := set(COLUMNS) - set(rows.fieldnames or ()):
+        columns, rows = read_csv(file)
+        if lacking := set(COLUMNS) - set(columns):
             raise ValueError(f"it has no column {min(lacking)}")
-        given = [{key: (row[key] or "").strip() for key in COLUMNS} for row in rows]
-        return replace(assignment, adjustments=tuple(_adjustment(row, file) for row in given if row["student"]))
+        return replace(assignment, adjustments=tuple(_adjustment(row, file) for row in rows if row["student"].strip()))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{file} cannot be used: {error}.") from None
 
 
 def _adjustment(row: dict[str, str], file: Path) -> Adjustment:
-    exercise = _exercise(row["exercise"], file) if row["exercise"] else ""
-    return Adjustment(row["student"], exercise, float(row["points"].replace(",", ".") or 0), row["comment"])
+    student, exercise, points, comment = (row[column].strip() for column in COLUMNS)
+    name = _exercise(exercise, file) if exercise else ""
+    return Adjustment(student, name, float(points.replace(",", ".") or 0), comment)
 
 
 def _exercise(number: str, where: Path | str) -> str:

@@ -4,10 +4,8 @@ A page for each student and one about the class have no scripts, and load nothin
 which the templates escape: whatever they insert becomes text, never markup.
 """
 
-import csv
 import io
 import json
-import xml.etree.ElementTree as ET
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -22,9 +20,8 @@ from collectives.version import __version__
 from . import alike
 from .entries import Entry
 from .folder import ReportFolder, write
-from .gradebook import CheckScore, Grading, Student, summary
-from .safe_text import no_formula, printable
-from .slugs import slug
+from .gradebook import Grading, Student, summary
+from .safe_text import as_csv, no_formula, printable, slug
 
 TITLE = "Exercises in collective communication"
 
@@ -95,44 +92,21 @@ def write_student(report: ReportFolder, student: Student, gradescope: bool = Fal
 
 
 def _csv(people: list[Student]) -> str:
-    out = io.StringIO()
-    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)  # safe wherever ; separates, too
     names = list(people[0].of) if people else []
     hands = any(student.adjustments for student in people)
-    writer.writerow(["student", *names, "points", "of", "late", "page", "problems", *["by hand", "comments"] * hands])
+    rows = [["student", *names, "points", "of", "late", "page", "problems", *["by hand", "comments"] * hands]]
     for student in people:
         points = [student.shown(name) for name in names]
-        problems = " ".join(student.problems)
-        late = "late" * student.late
+        late, problems = "late" * student.late, " ".join(student.problems)
         row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]
         by_hand = f"{sum(one.points for one in student.adjustments):g}" if student.adjustments else ""
         row += [by_hand, " ".join(filter(None, (one.comment for one in student.adjustments)))] * hands
-        writer.writerow([no_formula(printable(cell)) for cell in row])
-    return out.getvalue()
+        rows.append([no_formula(printable(cell)) for cell in row])
+    return as_csv(rows)
 
 
 def _junit(people: list[Student]) -> str:
-    root = ET.Element("testsuites", name=TITLE)
-    for student in people:
-        suite = ET.SubElement(root, "testsuite", name=printable(student.name))
-        for grading in student.gradings:
-            file = printable(grading.file)
-            ungraded = CheckScore("", "can it be graded?", 0, 0, grading.problem)
-            again = f" ({file})" if grading.exercise and student.others(grading.exercise) else ""
-            for check in grading.checks or [ungraded]:
-                seconds = f"{grading.seconds / max(1, len(grading.checks)):.3f}"
-                where = {"classname": grading.exercise or file, "name": check.what + again, "time": seconds}
-                case = ET.SubElement(suite, "testcase", where)
-                if check.reason:
-                    words = " ".join(printable(line) for line in check.reason.splitlines()[:2])
-                    kind = "not graded" if check is ungraded else check.kind
-                    failure = ET.SubElement(case, "failure", type=kind, message=words)
-                    failure.text = "".join(c for c in check.reason if c == "\n" or c.isprintable())
-        suite.set("tests", str(len(suite)))
-        suite.set("failures", str(len(suite.findall("testcase/failure"))))
-        suite.set("time", f"{sum(grading.seconds for grading in student.gradings):.3f}")
-    ET.indent(root)
-    return ET.tostring(root, encoding="unicode", xml_declaration=False) + "\n"
+    return _TEMPLATES.get_template("junit.xml").render(title=TITLE, people=people)
 
 
 def _gradescope(student: Student) -> str:
@@ -183,4 +157,4 @@ _TEMPLATES = Environment(
     loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
 _TEMPLATES.globals["version"] = __version__
-_TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows}
+_TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows, "printable": printable}

@@ -1,6 +1,7 @@
 """A call as a rank describes it, checked, since all of the description may be false; and its result on each rank."""
 
 from functools import partial, reduce
+from math import prod
 from typing import Any
 
 import torch
@@ -10,7 +11,7 @@ from collectives.log.calls import Call
 from collectives.log.collectives import COLLECTIVES, of
 from collectives.log.event import Event
 
-from .inside.protocol import Malformed, numel, one_line
+from .inside.protocol import Malformed, one_line
 
 Room = list[tuple[torch.dtype, tuple[int, ...]]]  # dtype and shape of each tensor to be filled
 
@@ -35,9 +36,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         setattr(event, role, peer)
     _lay_out(event, header)
     if event.is_message:
-        event.tag = header.get("tag")
-        if type(event.tag) is not int or not 0 <= event.tag < 1 << 63:
-            raise Malformed("a message without a tag")
+        event.tag = number(header, "tag", missing=-1)
     elif collective.reduces:
         event.reduce_op = header.get("reduce_op")
         if not isinstance(event.reduce_op, str) or event.reduce_op not in _PAIRWISE:
@@ -64,8 +63,15 @@ def _lay_out(event: Event, header: dict[str, Any]) -> None:
         event.non_dense = ("order",)
 
 
-def _is_size(value: Any) -> bool:
-    return type(value) is int and 0 <= value < 1 << 63
+def number(header: dict[str, Any], name: str, end: int = 1 << 63, missing: int = 0) -> int:
+    """A natural number below `end`.  missing: stands for one that isn't there. Raises Malformed."""
+    if not _is_size(value := header.get(name, missing), end):
+        raise Malformed(f"something else than a number as its {name}")
+    return value
+
+
+def _is_size(value: Any, end: int = 1 << 63) -> bool:
+    return type(value) is int and 0 <= value < end
 
 
 def _is_sizes(value: Any, count: int) -> bool:
@@ -95,31 +101,13 @@ class Impossible(Exception):
 def result_on_ranks(event: Event, call: Call, given: dict[int, Any], room: Room) -> list[torch.Tensor]:
     """New tensors, in the shapes there is room for, of what each rank passed in. Raises Impossible where none fit."""
     try:
-        collective = of(event.op)
-        if event.op not in COLLECTIVES and (collective.gives, collective.gets) == ("all", "own"):
-            # gloo cuts the input by rows, and not by numbers
-            passed, wanted, parts = given[event.rank].shape, room[0][1], len(event.group)
-            if not passed or not wanted or wanted[0] * parts != passed[0] or wanted[1:] != passed[1:]:
-                raise Impossible(
-                    f"{event.op}: an input of shape {list(passed)} for {parts} ranks needs an output with "
-                    f"1/{parts} of its rows, and got one of shape {list(wanted)}."
-                )
         came = _result(event, call, given)
-    except Impossible:
-        raise
     except Exception:  # whatever tensors that do not belong together lead to
         raise Impossible(f"{event.op}: the tensors of the ranks do not fit together.") from None
-    if not came:
-        return []
-    if len(came) != len(room):
-        raise Impossible(f"{event.op} gives {len(came)} tensors, and there is room for {len(room)}.")
-    for value, (dtype, shape) in zip(came, room):
-        gives, fits_in = value.numel(), numel(shape)
-        if event.reduce_op == "AVG" and value.dtype != dtype and gives == fits_in:
-            raise Impossible(f"{event.op} by AVG gives fractions, which {dtype} cannot hold.")
-        if value.dtype != dtype or gives != fits_in:
-            its = f"{event.op} gives {gives} numbers of {value.dtype}"
-            raise Impossible(f"{its}, and there is room for {fits_in} of {dtype}.")
+    gives, fit_in = ([(v.dtype, v.numel()) for v in came], [(dtype, prod(shape)) for dtype, shape in room])
+    if came and gives != fit_in:
+        sides = (" and ".join(f"{numbers} numbers of {dtype}" for dtype, numbers in side) for side in (gives, fit_in))
+        raise Impossible(f"{event.op} gives {', and there is room for '.join(sides)}.")
     return [value.reshape(shape).clone() for value, (_, shape) in zip(came, room)]
 
 

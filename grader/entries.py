@@ -149,7 +149,7 @@ def find(paths: list[Path], names: Naming = Naming()) -> list[Entry]:
     entries = []
     for path in paths:
         # Path.is_dir raises where it may not look
-        entries += _in_folder(path, names) if os.path.isdir(path) else _at(path, names, _folder_of(path))
+        entries += _in_folder(path, names) if os.path.isdir(path) else _at(path, names, path.resolve().parent.name)
     owners = {entry.student for entry in entries if not RECEIPT.fullmatch(entry.file)}
     entries = [entry for entry in entries if entry.student not in owners or not RECEIPT.fullmatch(entry.file)]
     return _few(sorted(entries, key=lambda entry: (entry.student, entry.file)))
@@ -181,7 +181,8 @@ def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
     except OSError as error:
         yield _entry(root.parent, root, names, f"{root.name} cannot be read: {error.strerror}.")
         return
-    if set(COURSE) <= set(first) or first and all(_is_notebook(name) and _is_exercise(name) for name in first):
+    known = first and all(_is_notebook(name) and Path(name).stem in exercises() for name in first)
+    if known or set(COURSE) <= set(first):
         yield from _entries_below(root, root, Naming(student=names.student or root.resolve().name))
         return
     names = replace(names, known=_submitters(root))
@@ -192,20 +193,20 @@ def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
 
 def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
     """The entries of a name at the top of the submissions, at least one. owner: a student, if it is named like an exercise."""
-    if os.path.isdir(path) and not path.is_symlink():
-        found = list(_entries_below(path.parent, path, names))
-        return found or [_entry(path.parent, path, names, _no_submissions(path))]
-    if not _is_notebook(path.name):
-        return [_entry(path.parent, path, names, _no_submissions(path))]
-    if path.is_symlink() or not _is_exercise(path.name) or names.owner(path.name):
-        return [_entry(path.parent, path, names)]
-    if owner:
-        return [_entry(path.parent, path, Naming(student=owner))]
-    unknown = (
-        f"{path.name} is named like an exercise, so its student isn't known. Rename it, or put it into a folder with its "
-        "student's name. If all of this is one student's: --one-student NAME."
-    )
-    return [_entry(path.parent, path, names, unknown)]
+    problem, linked = "", path.is_symlink()
+    if os.path.isdir(path) and not linked:
+        if found := list(_entries_below(path.parent, path, names)):
+            return found
+        problem = _no_submissions(path)
+    elif not _is_notebook(path.name):
+        problem = _no_submissions(path)
+    elif path.stem in exercises() and not linked and not names.owner(path.name):
+        names = Naming(student=owner)
+        problem = "" if owner else (
+            f"{path.name} is named like an exercise, so its student isn't known. Rename it, or put it into a folder with "
+            "its student's name. If all of this is one student's: --one-student NAME."
+        )  # fmt: skip
+    return [_entry(path.parent, path, names, problem)]
 
 
 def _submitters(root: Path) -> dict[str, Owner]:
@@ -244,14 +245,6 @@ def _is_notebook(name: str) -> bool:
     return name.lower().endswith(".ipynb") and not name.startswith("._") and name.lower() != ".ipynb"
 
 
-def _is_exercise(name: str) -> bool:
-    return Path(name).stem in exercises()
-
-
-def _folder_of(path: Path) -> str:
-    return path.resolve().parent.name
-
-
 def _no_submissions(path: Path) -> str:
     """Why a name below the submissions gives no notebook."""
     unpack = (
@@ -262,16 +255,13 @@ def _no_submissions(path: Path) -> str:
     if not os.path.isdir(path):
         renamed = "Rename it so that it ends in .ipynb." if ".ipynb" in path.name[1:] else unpack
         return f"{path.name} is not a notebook. {renamed}"
-    files = [Path(here, name) for here, folders, names in os.walk(path) for name in (*names, *_links(here, folders))]
+    below = [Path(here, name) for here, folders, names in os.walk(path) for name in (*names, *folders)]
+    files = [file for file in below if file.is_symlink() or not os.path.isdir(file)]
     files = sorted(str(file.relative_to(path)) for file in files if file.name not in LITTER)
     if not files:
         return f"{path.name} is an empty folder."
     more = f" and {len(files) - 5} more" if len(files) > 5 else ""
     return f"There is no notebook in {path.name}, only {', '.join(files[:5])}{more}. {unpack}"
-
-
-def _links(here: str, folders: list[str]) -> list[str]:
-    return [name for name in folders if os.path.islink(os.path.join(here, name))]
 
 
 def _entry(root: Path, path: Path, names: Naming, problem: str = "") -> Entry:

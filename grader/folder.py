@@ -21,7 +21,7 @@ from helpers.course import ROOT, SOLUTIONS, TASKS, own_exercises
 
 from .entries import Entry
 from .gradebook import Grading
-from .slugs import digest, slug
+from .safe_text import digest, slug
 
 GRADED_BY = (".py", ".csv", ".ipynb")  # kinds of files that a grade depends on
 PART = ".part"  # ends the name of a file that is being written

@@ -7,8 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .assignment import Adjustment, Assignment
-from .safe_text import no_formula, printable
-from .slugs import slug
+from .safe_text import no_formula, printable, slug
 
 
 @dataclass(frozen=True)
@@ -63,6 +62,15 @@ class Grading:
     @property
     def of(self) -> float:
         return sum(check.of for check in self.checks)
+
+    @property
+    def verdicts(self) -> tuple[CheckScore, ...]:
+        """Its checks, or the one that a file fails which cannot be graded."""
+        return self.checks or (CheckScore("", "can it be graded?", 0, 0, self.problem),)
+
+    @property
+    def solved(self) -> bool:
+        return not any(check.reason for check in self.checks)
 
     def data(self) -> dict[str, Any]:
         """The grading as plain data for json.dumps, with the sums of the points."""

@@ -14,10 +14,9 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import assignment, class_report, roster, walls
-from .assignment import Assignment
 from .entries import Entry, find, naming, remarks
 from .folder import ReportFolder, Unfit, recall, remember, write
-from .gradebook import Grading, Student, students, unknown
+from .gradebook import Grading, students, unknown
 from .safe_text import bar, printable, printable_lines
 from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
 
@@ -33,6 +32,7 @@ def grade(
     progress: done, of how many, the last one's student.
     Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is kept.
     """
+    settings = {name: folder.settings[name] for name in ("seed", "pictures", "minutes")}
     gradings: dict[int, Grading] = {}
     places: dict[int, Path] = {}  # of the records
 
@@ -51,9 +51,7 @@ def grade(
             elif record := recall(places[k]):
                 graded(k, record)
             else:
-                yield WorkItem(
-                    k, entry.file, content, folder.seed, folder.settings["pictures"], folder.settings["minutes"]
-                )
+                yield WorkItem(k, entry.file, content, settings)
 
     progress(0, len(entries), "")
     with closing(workers.scored(work())) as results:
@@ -108,17 +106,19 @@ def score(options: argparse.Namespace) -> int:
         return 2
     if options.no_sandbox:
         print(f"WITHOUT A SANDBOX. {NO_SANDBOX}", file=sys.stderr)
-    kept = f"What is graded is kept in {options.out}; the same command goes on."
     with closing(folder):
         try:
-            with closing(_workers(options, private)) as workers:
-                people, about = _score_all(options, entries, folder, workers, listed, task)
-        except KeyboardInterrupt:
-            print(f"\nStopped. {kept}", file=sys.stderr)
-            return 130
-        except (NoWorker, Unfit) as why:
-            print(f"\n{why} {kept}", file=sys.stderr)
-            return 2
+            with closing(WorkerPool(options.jobs, not options.no_sandbox, private)) as workers:
+                gradings = grade(entries, folder, workers, ProgressBar())
+            people = students(gradings, task)
+            people = listed.completed(people, task) if listed else people
+            class_report.write_all(folder, people, gradings, options.gradescope)
+            about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
+        except (KeyboardInterrupt, NoWorker, Unfit) as why:
+            stopped = isinstance(why, KeyboardInterrupt)
+            kept = f"What is graded is kept in {options.out}; the same command goes on."
+            print(f"\n{'Stopped.' if stopped else why} {kept}", file=sys.stderr)
+            return 130 if stopped else 2
     bar("", 0, 0)
     print(class_report.table(people))
     lost = sum(not any(one.exercise and not one.untouched for one in student.gradings) for student in people)
@@ -137,29 +137,6 @@ def _expected(entries: list[Entry], listed: roster.Roster | None) -> list[str]:
     """Students on the roster without a file, and strangers to it."""
     people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
     return roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
-
-
-def _workers(options: argparse.Namespace, private: list[Path]) -> WorkerPool:
-    """This machine's worker processes."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return WorkerPool(cores if options.jobs is None else max(1, options.jobs), not options.no_sandbox, private)
-
-
-def _score_all(
-    options: argparse.Namespace,
-    entries: list[Entry],
-    folder: ReportFolder,
-    workers: WorkerPool,
-    listed: roster.Roster | None,
-    task: Assignment,
-) -> tuple[list[Student], str]:
-    """The class, its report written, and the message about its roster."""
-    gradings = grade(entries, folder, workers, ProgressBar())
-    people = students(gradings, task)
-    people = listed.completed(people, task) if listed else people
-    class_report.write_all(folder, people, gradings, options.gradescope)
-    about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
-    return people, about
 
 
 class ProgressBar:

@@ -1,34 +1,50 @@
-"""The learner's command:   python -m helpers.grade [--watch] notebook-or-folder ..."""
+"""The learner's command:   python -m helpers.grade [--watch] notebook-or-folder ...
+
+It is the instructor's grader without its walls: the same cases, points and reasons, from the learner's own account.
+"""
 
 import argparse
 import sys
 import textwrap
 import time
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from itertools import count, dropwhile
 from pathlib import Path
 
+from helpers.exercise.notebook import pristine
 from helpers.progress import remember
 
-from . import submission
-from .execution import Feedback, Kernel, execute, untried
+from .gradebook import Grading
 from .safe_text import bar
-from .submission import UnusableSubmission
+from .submission import UnusableSubmission, parse
+from .worker_pool import NoWorker, WorkerPool, WorkItem
 
 NOT_BEGUN = "not begun"
 LOOK_SECONDS = 0.3  # between two looks whether a notebook was saved
+SETTINGS = {"seed": "", "pictures": False, "minutes": 5.0}  # the seed of the notebooks' own checks
 
 
 def grade(options: argparse.Namespace) -> int:
     """Grades exercises. 0: all is graded, whatever came out. 2: a file cannot be graded. 130: stopped."""
     try:
-        seen = _saved_times(options.paths)  # before grading: a save meanwhile must not be missed
-        notebooks = _notebooks(options.paths)
-        if not notebooks:
-            print(f"There are no notebooks in {', '.join(map(str, options.paths))}.", file=sys.stderr)
-        status = _grade_all(notebooks, options.progress)
-        if options.watch:
-            _watch(options.paths, options.progress, seen)
-        return status
+        with closing(WorkerPool(None, walls=False)) as workers:
+            seen = _saved_times(options.paths)  # before grading: a save meanwhile must not be missed
+            notebooks = _notebooks(options.paths)
+            if not notebooks:
+                print(f"There are no notebooks in {', '.join(map(str, options.paths))}.", file=sys.stderr)
+            gradings = sorted(_graded(notebooks, options.progress, workers), key=lambda grading: grading.exercise)
+            for grading in gradings:
+                if len(notebooks) == 1 or not grading.solved and not grading.untouched:
+                    print(_report(grading), end="\n\n", flush=True)
+            if len(notebooks) > 1 and gradings:
+                print(_table(gradings))
+            if options.watch:
+                _watch(options.paths, options.progress, seen, workers)
+            return 0 if len(gradings) == len(notebooks) > 0 else 2
+    except NoWorker as why:
+        print(why, file=sys.stderr)
+        return 2
     except KeyboardInterrupt:
         print()
         return 130
@@ -38,91 +54,79 @@ def _notebooks(paths: list[Path]) -> list[Path]:
     return [found for path in paths for found in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
 
 
-def _grade_all(paths: list[Path], progress: Path) -> int:
-    """Grade files, report each one's faults, and end with a table of all. Returns 0 if all could be graded, else 2."""
-    feedbacks = []
-    for path in paths:
-        if feedback := _grade(path, progress):
-            if len(paths) == 1 or not feedback.solved and feedback.reason != NOT_BEGUN:
-                print(_report(feedback), end="\n\n", flush=True)
-            feedbacks.append(feedback)
-    if len(paths) > 1 and feedbacks:
-        print(_table(feedbacks))
-    return 0 if len(feedbacks) == len(paths) > 0 else 2
+def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[Grading]:
+    """The gradings of files that can be graded, remembered; the reasons why others can't be are printed."""
 
+    def work() -> Iterator[WorkItem]:
+        for path in paths:
+            try:
+                content = path.read_bytes()
+                parse(path, content)  # so that no worker is started over a file that is none
+                yield WorkItem(0, str(path), content, SETTINGS)
+            except UnusableSubmission as problem:
+                print(f"{problem}\n", file=sys.stderr)
+            except OSError as error:
+                print(f"{path} cannot be read: {error.strerror}.\n", file=sys.stderr)
 
-def _grade(path: Path, progress: Path, kernel: Kernel | None = None) -> Feedback | None:
-    """The feedback to one file; None, and a printed reason, if it cannot be graded.  kernel: one that is up already."""
-    try:
-        submitted = submission.read(path)
-    except UnusableSubmission as problem:
-        print(f"{problem}\n", file=sys.stderr)
-        return None
-    if submitted.untouched:
-        return untried(submitted, NOT_BEGUN)
-    try:
-        feedback = execute(submitted, lambda done, of: bar(submitted.exercise, done, of), kernel)
-    except OSError as error:  # no process, no memory, no space in the temporary folder
-        print(f"{submitted.exercise} could not be graded: {error}.\n", file=sys.stderr)
-        return None
+    with closing(workers.scored(work())) as results:
+        bar("", 0, len(paths))
+        for (item, grading), done in zip(results, count(1)):
+            bar(item.file, done, len(paths))
+            if not grading:
+                print(f"{item.file} could not be graded: the grader itself failed over it.\n", file=sys.stderr)
+                continue
+            try:
+                if not grading.untouched:
+                    remember(grading.exercise, grading.points, grading.of, progress)
+            except OSError as error:
+                print(f"These points are not remembered: {error}.\n", file=sys.stderr)
+            yield grading
     bar("", 0, 0)
-    try:
-        remember(feedback.exercise, feedback.points, feedback.of, progress)
-    except OSError as error:
-        print(f"These points are not remembered: {error}.\n", file=sys.stderr)
-    return feedback
 
 
-def _table(feedbacks: list[Feedback]) -> str:
+def _table(gradings: list[Grading]) -> str:
     """The points of several exercises, one a line, their sum, and the first that is not solved."""
-    wide = max(len(feedback.exercise) for feedback in feedbacks)
+    wide = max(len(grading.exercise) for grading in gradings)
     lines = []
-    for one in feedbacks:
-        begun, points = one.reason != NOT_BEGUN, f"{one.points:g} of {one.of:g}"
-        mark = "✓" if one.solved else "✗" if begun else "·"
-        lines.append(f"{mark} {one.exercise:<{wide}}  {points:>8}  {'' if begun else NOT_BEGUN}".rstrip())
-    total, of = sum(one.points for one in feedbacks), sum(one.of for one in feedbacks)
+    for one in gradings:
+        mark = "·" if one.untouched else "✓" if one.solved else "✗"
+        points = f"{one.points:g} of {one.of:g}"
+        lines.append(f"{mark} {one.exercise:<{wide}}  {points:>8}  {NOT_BEGUN * one.untouched}".rstrip())
+    total, of = sum(one.points for one in gradings), sum(one.of for one in gradings)
     lines.append(f"  {'all':<{wide}}  {total:g} of {of:g} points")
-    following = next((feedback.exercise for feedback in feedbacks if not feedback.solved), None)
+    following = next((grading.exercise for grading in gradings if not grading.solved), None)
     return "\n".join([*lines, f"Next: {following}." if following else "All solved."])
 
 
-def _report(feedback: Feedback) -> str:
-    """The feedback to one exercise in words."""
-    if feedback.reason == NOT_BEGUN:
-        return f"{feedback.exercise}: {NOT_BEGUN}. Write into the answer cell, save, and grade again."
-    state = "solved" if feedback.solved else "not solved yet"
-    lines = [f"{feedback.exercise}: {feedback.points:g} of {feedback.of:g} points, {state}"]
-    for check in feedback.checks:
+def _report(grading: Grading) -> str:
+    """The grading of one exercise in words."""
+    if grading.untouched:
+        return f"{grading.exercise}: {NOT_BEGUN}. Write into the answer cell, save, and grade again."
+    state = "solved" if grading.solved else "not solved yet"
+    lines = [f"{grading.exercise}: {grading.points:g} of {grading.of:g} points, {state}"]
+    for check in grading.checks:
         lines.append(f"  {'✗' if check.reason else '✓'} {check.points:g} of {check.of:g}   {check.what}")
-    if feedback.reason:
-        if sum(bool(check.reason) for check in feedback.checks) > 1:
+    failed = [check for check in grading.checks if check.reason]
+    if failed:
+        if len(failed) > 1:
             lines += ["", "  The first that fails says why; the others may follow from it:"]
-        lines += ["", textwrap.indent(feedback.reason, "    ")]
-    if feedback.hints:
-        which = "hint" if feedback.hints == 1 else "next of the hints"
-        lines += ["", f"  If that does not help: open the {which} below the check in the notebook."]
+        lines += ["", textwrap.indent(failed[0].reason, "    ")]
+        below = dropwhile(lambda cell: cell.id != failed[0].name, pristine(grading.exercise).cells)
+        if hints := next((number for cell in below if (number := cell.source.count("<details>"))), 0):
+            which = "hint" if hints == 1 else "next of the hints"
+            lines += ["", f"  If that does not help: open the {which} below the check in the notebook."]
     return "\n".join(lines)
 
 
-def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]]) -> None:
-    """Grades a file whenever it has been saved.  seen: as _saved found them before the last grading.
-
-    The kernel of the next grading is up before it is needed: torch takes longer to load than most answers to check.
-    """
-    kernel = Kernel()
-    try:
-        print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
-        while True:
-            now = _saved_times(paths)
-            for path in (path for path in now if now[path] != seen.get(path)):
-                if feedback := _grade(path, progress, kernel):
-                    print(_report(feedback), end="\n\n", flush=True)
-                kernel = kernel if kernel.is_up else Kernel()
-            seen = now
-            time.sleep(LOOK_SECONDS)
-    finally:
-        kernel.close()
+def _watch(paths: list[Path], progress: Path, seen: dict[Path, tuple[int, int]], workers: WorkerPool) -> None:
+    """Grades a file whenever it has been saved.  seen: as _saved_times found them before the last grading."""
+    print("Watching: save a notebook to have it graded again. Control-C ends this.", flush=True)
+    while True:
+        now = _saved_times(paths)
+        for grading in _graded([path for path in now if now[path] != seen.get(path)], progress, workers):
+            print(_report(grading), end="\n\n", flush=True)
+        seen = now
+        time.sleep(LOOK_SECONDS)
 
 
 def _saved_times(paths: list[Path]) -> dict[Path, tuple[int, int]]:

@@ -8,7 +8,6 @@ Other lists may follow for the groups alone, as Canvas exports them.
 """
 
 import csv
-import io
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from pathlib import Path
 from .assignment import Assignment
 from .folder import Unfit
 from .gradebook import Student
-from .safe_text import no_formula
+from .safe_text import as_csv, no_formula, read_csv
 
 CANVAS = ("Student", "ID", "SIS User ID", "SIS Login ID", "Section")  # of an exported gradebook
 MOODLE = ("First name", "Last name", "ID number", "Email address", "Username")
@@ -114,20 +113,17 @@ def read(paths: list[Path]) -> Roster:
 
 
 def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
-    """The columns of a CSV file with a line of their names, and its rows. Raises Unfit."""
+    """The columns of a list, and its rows of people. Raises Unfit."""
     try:
-        content = path.read_text(encoding="utf-8-sig")
-        lines = csv.DictReader(io.StringIO(content), delimiter=max(",;\t", key=content.partition("\n")[0].count))
-        rows = [{name: value or "" for name, value in row.items() if name} for row in lines]
-    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        columns, rows = read_csv(path)
+    except (OSError, ValueError, csv.Error) as error:
         raise Unfit(f"The roster {path} cannot be read as CSV: {error}.") from None
     rows = [row for row in rows if any(row.values()) and not next(iter(row.values())).strip().startswith(HEADER_ROWS)]
     if not rows:
         raise Unfit(
             f"The roster {path} names nobody: it needs a line of names of columns, and a line for each student."
         )
-    columns = [name.strip() for name in lines.fieldnames or ()]
-    return columns, [{name.strip(): cell for name, cell in row.items()} for row in rows]
+    return columns, rows
 
 
 def write(roster: Roster, people: list[Student], save: Callable[[str, str], None]) -> str:
@@ -151,15 +147,15 @@ def write(roster: Roster, people: list[Student], save: Callable[[str, str], None
     for row, student in joined:
         rest = [f"{student.total:g}", f"{student.most:g}", "late" * student.late, student.page] if student else [""] * 4
         rows.append([*map(no_formula, row.values()), *points(student), *rest])
-    save("roster.csv", _csv(head, rows))
+    save("roster.csv", as_csv([head, *rows]))
     if {"Student", "ID"} <= set(roster.columns):
         known = [name for name in CANVAS if name in roster.columns]
         most = ["    Points Possible", *[""] * (len(known) - 1), *(f"{points:g}" for points in worth.values())]
         rows = [[*_of(row, known), *imported(student)] for row, student in joined]
-        save("canvas.csv", _csv([*known, *worth], [most, *rows]))
+        save("canvas.csv", as_csv([[*known, *worth], most, *rows]))
     if known := [name for name in MOODLE if name in roster.columns]:
         rows = [[*_of(row, known), *imported(student)] for row, student in joined]
-        save("moodle.csv", _csv([*known, *worth], rows))
+        save("moodle.csv", as_csv([[*known, *worth], *rows]))
     missing = [" ".join(_of(row, roster.columns[:2])) for row, who in joined if not (who and who.gradings)]
     said = [f"{len(joined)} on the roster, {len(joined) - len(missing)} handed in."]
     said += [f"Nothing from: {', '.join(missing)}."] if missing else []
@@ -188,9 +184,3 @@ def _keys_of(row: dict[str, str]) -> set[str]:
 def _plain(name: str) -> str:
     """A name without what platforms leave out of names of files."""
     return re.sub(r"\W|_", "", name).casefold()
-
-
-def _csv(head: list[str], rows: list[list[str]]) -> str:
-    out = io.StringIO()
-    csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL).writerows([head, *rows])
-    return out.getvalue()

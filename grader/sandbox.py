@@ -3,27 +3,55 @@
 Each rank also loses every system call that computing doesn't need (inside/seccomp.py).
 """
 
+import importlib.util
+import json
 import os
 import socket
 import subprocess
 import sys
 from collections.abc import Iterable
-from contextlib import nullcontext, suppress
-from math import inf
+from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
 from .inside.protocol import FrameReader, frame
-from .walls import INSIDE, Unavailable, bwrap, processors
+from .walls import INSIDE, Unavailable, bwrap
 
 START = (
-    "import runpy, sys; sys.path.insert(0, sys.argv.pop(1)); "
+    "import json, runpy, sys; sys.path.insert(0, sys.argv.pop(1)); from inside.shipped import Course; "
+    "sys.meta_path.insert(0, Course(json.load(sys.stdin))); "
     "runpy.run_module('inside', run_name='__main__', alter_sys=True)"
+)
+# The modules of the course that ranks need, and answers for schedules. They import torch, each other and the standard library.
+MODULES = (
+    "collectives.format", "collectives.lazy", "collectives.log.collectives", "collectives.log.backends",
+    "collectives.log.event", "collectives.rank.tensors", "collectives.algorithms.schedule",
+    "collectives.algorithms.proof", "collectives.algorithms.count", "helpers.exercise.on_rank",
+)  # fmt: skip
+SCHEDULE = (
+    "from .schedule import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"  # without the algorithms
 )
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/"}
 _ENVIRONMENT["PATH"] = os.environ.get("PATH", "/usr/bin")
+SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond torch's own
 UP_SECONDS = 120.0  # to load torch, on a busy machine
 MAX_FORKING = 8  # threads of a process that may have forked: bubblewrap's two and the first process; a rank can't
 ANSWER_SECONDS = 20.0  # for a request to the first process
+
+
+def shipped() -> dict[str, str]:
+    """The sources of what the sandbox has of the course, by the names of the modules."""
+    files = {name: importlib.util.find_spec(name).origin for name in MODULES}
+    sources = {name: Path(file).read_text(encoding="utf-8") for name, file in files.items()}
+    return {**sources, "collectives.algorithms": SCHEDULE}
+
+
+class Usage(NamedTuple):
+    """A process's use of the machine."""
+
+    threads: int
+    computed: float  # seconds of processor time
+    memory: int  # bytes of address space
 
 
 class Sandbox:
@@ -32,21 +60,21 @@ class Sandbox:
     def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
         self._walls, self._has_loaded = walls, False
         self._ours, theirs = socket.socketpair()
-        with theirs, processors() if walls else nullcontext() as file:
-            outside, course = ([*bwrap(file, private), "--"], "/course") if walls else ([], str(INSIDE.parent))
+        outside, course = ([*bwrap(private), "--"], "/course") if walls else ([], str(INSIDE.parent))
+        with theirs:
             there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
             self._process = subprocess.Popen(
                 [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in],
-                pass_fds=[there, file.fileno()] if walls else [there],
-                env=_ENVIRONMENT, cwd="/", start_new_session=True,
-                stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
+                pass_fds=[there], env=_ENVIRONMENT, cwd="/", start_new_session=True,
+                stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
-        self._ours.settimeout(UP_SECONDS)
         try:
-            self._reply()
+            with self._process.stdin as modules:
+                modules.write(json.dumps(shipped()).encode())
+            self._reply(UP_SECONDS)
+            self._memory = self._memory_of_ranks()
         except (OSError, EOFError):
             raise Unavailable(f"the sandbox did not start: {self.close() or 'it said nothing'}") from None
-        self._ours.settimeout(ANSWER_SECONDS)
 
     @property
     def alive(self) -> bool:
@@ -57,48 +85,54 @@ class Sandbox:
         return self._process.pid
 
     def load(self) -> None:
-        """Loads what DTensor, functional collectives and torch.func import, once. Raises OSError or EOFError if the sandbox is gone."""
+        """Loads what DTensor, functional collectives and torch.func import: in each rank it would take a second.
+
+        Raises OSError or EOFError if the sandbox is gone, as the next ones do.
+        """
         if not self._has_loaded:
-            self._ours.settimeout(UP_SECONDS)
             self._ours.sendall(frame({"load": True}))
-            self._reply()
-            self._ours.settimeout(ANSWER_SECONDS)
-            self._has_loaded = True
+            self._reply(UP_SECONDS)
+            self._memory, self._has_loaded = self._memory_of_ranks(), True
+
+    def _memory_of_ranks(self) -> int:
+        """The limit on the address space of ranks to come, while there are none; 0 where it isn't known."""
+        most = max((used.memory for used in self.usage().values()), default=0)
+        return most and most + SPARE_MEMORY_BYTES
 
     def more_ranks(self, count: int) -> list[socket.socket]:
-        """More ranks besides the present ones, a socket to each. Raises OSError or EOFError if the sandbox is gone."""
+        """More ranks besides the present ones, a socket to each."""
         pairs = [socket.socketpair() for _ in range(count)]
         try:
-            socket.send_fds(self._ours, [frame({"ranks": count})], [theirs.fileno() for _, theirs in pairs])
+            request = frame({"ranks": count, "memory": self._memory})
+            socket.send_fds(self._ours, [request], [theirs.fileno() for _, theirs in pairs])
             self._reply()
         finally:
             for _, theirs in pairs:
                 theirs.close()
         return [ours for ours, _ in pairs]
 
-    def computed(self) -> float:
-        """Seconds of processor time of all ranks together. Raises OSError or EOFError if the sandbox is gone."""
-        self._ours.sendall(frame({"look": True}))
-        return self._reply()["computed"]
-
-    def threads(self) -> int:
-        """The number of threads of all its processes; 0 where the system has no /proc."""
-        count, pids = 0, [str(self.pid)]
+    def usage(self) -> dict[str, Usage]:
+        """The use of the machine by each of its processes, by their numbers; {} where the system has no /proc."""
+        usage, pids = {}, [str(self.pid)]
         while pids:
+            process = Path("/proc", pids.pop())
             with suppress(OSError):  # it has ended since
-                folder = Path("/proc", pids.pop(), "task")
-                count += len(threads := os.listdir(folder))
+                threads = os.listdir(process / "task")
+                fields = (process / "stat").read_text().rpartition(")")[2].split()  # man 5 proc, from state on
+                seconds = (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+                usage[process.name] = Usage(len(threads), seconds, int(fields[20]))
                 for thread in threads[:MAX_FORKING]:
                     with suppress(OSError):
-                        pids += (folder / thread / "children").read_text().split()
-        return count
+                        pids += (process / "task" / thread / "children").read_text().split()
+        return usage
 
     def end_ranks(self) -> list[int | None]:
         """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
         self._ours.sendall(frame({"end": True}))
         return self._reply()["ended"]
 
-    def _reply(self) -> dict:
+    def _reply(self, seconds: float = ANSWER_SECONDS) -> dict:
+        self._ours.settimeout(seconds)
         reader = FrameReader()
         while True:
             data = self._ours.recv(1 << 12)
@@ -124,11 +158,15 @@ class Sandbox:
 
 
 class SandboxPool:
-    """Sandboxes for one worker group after the other: one for as long as it lasts, then another."""
+    """Sandboxes for one answer after the other: one for as long as it lasts, then another.
+
+    An answer's ranks stay for the next world unless it is smaller.
+    """
 
     def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
         self._kind = walls, tuple(private)
         self._sandbox = Sandbox(*self._kind)
+        self._ranks: list[socket.socket] = []
 
     @property
     def sandbox(self) -> Sandbox:
@@ -138,56 +176,40 @@ class SandboxPool:
             self._sandbox = Sandbox(*self._kind)
         return self._sandbox
 
-    def close(self) -> None:
-        self._sandbox.close()
-
-
-class Crew:
-    """The ranks that one submission's answer runs on, to be closed. They stay for the next world unless it is smaller.
-
-    loads: whether the answer needs the modules of Sandbox.load. Else each rank would import them, for a second.
-    until: the time at which all that the submission may take is over.
-    """
-
-    def __init__(self, sandboxes: SandboxPool, loads: bool = False, until: float = inf) -> None:
-        self._sandboxes, self.loads, self.until, self._socks = sandboxes, loads, until, []
-        self._sandbox = sandboxes.sandbox
-
     def world(self, size: int) -> list[socket.socket]:
         """A socket to each rank of a world of this size. Raises OSError or EOFError if no sandbox lasts that long."""
-        if size < len(self._socks):
-            self.close()
+        if size < len(self._ranks):
+            self.dismiss()
         try:
             self._grow(size)
         except (OSError, EOFError):  # ended by the system since it was last used
             self._sandbox.close()
-            self.close()
-            self._sandbox = self._sandboxes.sandbox
+            self.dismiss()
             self._grow(size)
-        return self._socks
+        return self._ranks
 
     def _grow(self, size: int) -> None:
-        if self.loads:
-            self._sandbox.load()
-        self._socks += self._sandbox.more_ranks(size - len(self._socks))
+        sandbox = self._sandbox if self._ranks else self.sandbox
+        self._ranks += sandbox.more_ranks(size - len(self._ranks))
 
-    def computed(self) -> float:
-        """The ranks' seconds of processor time, see Sandbox.computed."""
-        return self._sandbox.computed()
-
-    def threads(self) -> int:
-        """The number of threads in the sandbox, see Sandbox.threads."""
-        return self._sandbox.threads()
+    def usage(self) -> dict[str, Usage]:
+        """The use of the machine by the sandbox's processes, see Sandbox.usage."""
+        return self._sandbox.usage()
 
     def ended(self) -> list[int | None]:
         """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""
         return self._sandbox.end_ranks()
 
-    def close(self) -> None:
-        for sock in self._socks:
+    def dismiss(self) -> None:
+        """Ends the ranks; the next ones are new."""
+        for sock in self._ranks:
             sock.close()
-        self._socks = []
+        self._ranks = []
         try:
             self.ended()
         except (OSError, EOFError):
             self._sandbox.close()  # the next ranks get another
+
+    def close(self) -> None:
+        self.dismiss()
+        self._sandbox.close()

@@ -5,16 +5,12 @@ from others came through here (switch.py), and its results are compared here.
 """
 
 import base64
-import importlib.util
 import re
 import sys
 import time
 import traceback
 import warnings
-from contextlib import closing
 from dataclasses import dataclass
-from math import inf
-from pathlib import Path
 from typing import Any
 
 from collectives.judge.wording.waits import LONGER
@@ -23,7 +19,7 @@ from collectives.outcome.run import Run
 from helpers.exercise.cases import WORLD_SIZES, Case, ranks
 from helpers.exercise.feedback import broken_words, explain, traffic_words
 from helpers.exercise.judgment import budget_finding, judge, unheard
-from helpers.exercise.notebook import checks_of, is_answer, is_check, pristine, without_solution
+from helpers.exercise.notebook import checks_of, is_answer, is_check, pristine
 from helpers.exercise.task import Attempt, Puzzle, Task
 from helpers.exercise.tasks import TASKS
 
@@ -32,8 +28,8 @@ from .described_calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .inside.seccomp import computing_seconds
-from .sandbox import Crew, SandboxPool
-from .submission import Submission, graft
+from .sandbox import SandboxPool
+from .submission import Submission, graft, stubs
 from .switch import SECONDS, Switch
 from .walls import Unavailable
 
@@ -68,7 +64,7 @@ def _is_own(submission: Submission, function: str) -> bool:
 
 
 def _pieces(submission: Submission) -> dict[str, list[int]]:
-    given = {cell.id: cell.source for cell in without_solution(pristine(submission.exercise)).cells}
+    given = stubs(submission.exercise)
     return {name: alike.pieces(source, given[name]) for name, source in submission.answers.items()}
 
 
@@ -92,88 +88,112 @@ class Trial:
     shows: Run | Any = None  # to be drawn
 
 
+class Fault(Exception):
+    """An answer that is wrong. The message has the reason."""
+
+    def __init__(self, reason: str, shows: Run | Any = None) -> None:
+        super().__init__(reason)
+        self.shows = shows
+
+
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
-    refused = UNTOUCHED if submission.untouched else COURSE_SOLUTION if _is_own(submission, task.name) else ""
-    if refused:
-        return Trial(refused, refused)
     try:
-        return trial(task, submission, sandboxes, seed, until)
+        if submission.untouched or _is_own(submission, task.name):
+            raise Fault(UNTOUCHED if submission.untouched else COURSE_SOLUTION)
+        return AnswerRuns(task, submission, sandboxes, seed, until).trial()
+    except Fault as fault:
+        return Trial(str(fault), str(fault), shows=fault.shows)
     except (OSError, EOFError, Unavailable):
         raise  # the machine's fault
     except Exception as error:  # a result odd enough to defeat the judge
         print(f"An answer to {task.name} could not be judged:\n{text(traceback.format_exc())}", file=sys.stderr)
         reason = f"{task.name} could not be judged, by a mistake of the course: {text(f'{type(error).__name__}: {error}', 300)}"
         return Trial(reason, reason)
+    finally:
+        sandboxes.dismiss()
 
 
-def trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float = inf) -> Trial:
-    loads = any(re.search(HIGH_LEVEL, source) for source in submission.answers.values())
-    with closing(Crew(sandboxes, loads, until)) as crew:
-        return _run_trial(task, submission, crew, seed)
+@dataclass
+class AnswerRuns:
+    """One answer's runs, on as many ranks as its cases want.  until: the time at which the submission's time is over."""
 
+    task: Task | Puzzle
+    submission: Submission
+    sandboxes: SandboxPool
+    seed: str
+    until: float
 
-def _run_trial(task: Task | Puzzle, submission: Submission, crew: Crew, seed: str) -> Trial:
-    trial, passed, cheat = Trial(), [], ""
-    cells = _cells(task, submission)
-    for world_size in WORLD_SIZES:
-        cases = [case for case in task.cases if case.world_size == world_size]
-        inputs = [task.arguments(case, seed) for case in cases]
+    def trial(self) -> Trial:
+        """The outcome of all cases. Raises Fault for the first that is wrong."""
+        task, trial, passed, cheat = self.task, Trial(), [], ""
+        if any(re.search(HIGH_LEVEL, source) for source in self.submission.answers.values()):
+            self.sandboxes.sandbox.load()
+        for world_size in WORLD_SIZES:
+            cases = [case for case in task.cases if case.world_size == world_size]
+            for case, arguments, attempt, output in self._outcomes(cases):
+                done = Run(len(attempt.events), [], attempt.events, name=task.name)
+                if verdict := judge(task, case, arguments, attempt, budget=False):
+                    raise Fault(explain(task, case, arguments, verdict, passed) + output, verdict.shows or done)
+                passed.append(case)
+                if not cheat and (verdict := unheard(task, case, arguments, attempt)):
+                    cheat = explain(task, case, arguments, verdict)
+                if trial.budget:
+                    continue
+                if verdict := budget_finding(task, case, arguments, attempt):
+                    trial.budget = explain(task, case, arguments, verdict) + output
+                    trial.shows = verdict.shows or done
+                elif isinstance(task, Puzzle):
+                    if case is task.cases[-1]:
+                        trial.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
+                else:
+                    if world_size == DRAWN_RANKS and case.size:
+                        trial.shows = trial.shows or done
+                    if world_size == max(WORLD_SIZES):
+                        trial.cost = f"With {ranks(world_size)}, {traffic_words(attempt.traffic)}."
+            large = task.large if isinstance(task, Task) and not trial.budget and not cheat else None
+            if large and large.world_size == world_size:
+                trial.budget = self._only_small(large)
+        if cheat:
+            raise Fault(cheat, trial.shows)
+        return trial
+
+    def _only_small(self, case: Case) -> str:
+        """The reason why an answer that is right with few numbers is wrong with many; "" if it isn't.
+
+        A few numbers can pass from rank to rank by delays, while calls carry nothing and so need no order.
+        """
         try:
-            attempts = _attempts(task, submission, cells, crew, cases, inputs)
+            ((case, arguments, attempt, output),) = self._outcomes([case])
+            verdict = judge(self.task, case, arguments, attempt) or unheard(self.task, case, arguments, attempt)
+            if not verdict:
+                return ""
+            reason = explain(self.task, case, arguments, verdict) + output
+        except Fault as fault:
+            reason = str(fault)
+        return f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
+
+    def _outcomes(self, cases: list[Case]) -> list[tuple[Case, list[tuple], Attempt, str]]:
+        """Of each case of one world size its arguments, its attempt and the ranks' output. Raises Fault."""
+        if not cases:
+            return []
+        task, inputs = self.task, [self.task.arguments(case, self.seed) for case in cases]
+        world = self.sandboxes.world(cases[0].world_size)
+        answers, sandboxes = self.submission.answers, self.sandboxes
+        switch = Switch(world, answers, task.name, sandboxes.ended, sandboxes.usage, self.until)
+        try:
+            attempts = switch.attempt(_cells(self.submission), cases, inputs)
         except RunError as error:
-            reason = broken_words(task, world_size, error).replace(LONGER, GRADED_SECONDS) + _strayed(submission, error)
-            reason += _output(error.run.stdout)
-            return Trial(reason, reason, shows=error.run)
+            reason = broken_words(task, len(world), error).replace(LONGER, GRADED_SECONDS)
+            reason += _strayed(self.submission, error) + _output(error.run.stdout)
+            raise Fault(reason, error.run) from None
         except Ungradable as error:
-            situation = "one of its cases" if isinstance(task, Puzzle) else ranks(world_size)
-            reason = f"{task.name} with {situation}: {error}"
-            return Trial(reason, reason)
-        for case, arguments, (attempt, printed) in zip(cases, inputs, attempts):
-            done = Run(len(attempt.events), [], attempt.events, name=task.name)
-            if verdict := judge(task, case, arguments, attempt, budget=False):
-                reason = explain(task, case, arguments, verdict, passed) + _output(printed)
-                return Trial(reason, reason, shows=verdict.shows or done)
-            passed.append(case)
-            if verdict := unheard(task, case, arguments, attempt):
-                cheat = cheat or explain(task, case, arguments, verdict)
-            if trial.budget:
-                continue
-            if verdict := budget_finding(task, case, arguments, attempt):
-                trial.budget = explain(task, case, arguments, verdict) + _output(printed)
-                trial.shows = verdict.shows or done
-            elif isinstance(task, Puzzle):
-                if case is task.cases[-1]:
-                    trial.cost = task.praise(case, arguments[0], attempt.results[0]).partition("\n")[0]
-            else:
-                if world_size == DRAWN_RANKS and case.size:
-                    trial.shows = trial.shows or done
-                if world_size == max(WORLD_SIZES):
-                    trial.cost = f"With {ranks(world_size)}, {traffic_words(attempt.traffic)}."
-        if isinstance(task, Task) and task.large and task.large.world_size == world_size and not trial.budget + cheat:
-            trial.budget = _only_small(task, submission, cells, crew, seed)
-    return Trial(cheat, cheat, shows=trial.shows) if cheat else trial
-
-
-def _only_small(task: Task, submission: Submission, cells: list[tuple[str, str]], crew: Crew, seed: str) -> str:
-    """The reason why an answer that is right with few numbers is wrong with many; "" if it isn't.
-
-    A few numbers can pass from rank to rank by delays, while calls carry nothing and so need no order.
-    """
-    case = task.large
-    arguments = task.arguments(case, seed)
-    try:
-        ((attempt, printed),) = _attempts(task, submission, cells, crew, [case], [arguments])
-        verdict = judge(task, case, arguments, attempt) or unheard(task, case, arguments, attempt)
-        reason = verdict and explain(task, case, arguments, verdict) + _output(printed)
-    except RunError as error:
-        reason = broken_words(task, case.world_size, error).replace(LONGER, GRADED_SECONDS) + _output(error.run.stdout)
-    except Ungradable as error:
-        reason = f"{task.name} with {ranks(case.world_size)}: {error}"
-    return (
-        f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
-        if reason
-        else ""
-    )
+            situation = "one of its cases" if isinstance(task, Puzzle) else ranks(len(world))
+            raise Fault(f"{task.name} with {situation}: {error}") from None
+        if switch.used_up:
+            sandboxes.dismiss()  # lest the answer's leftovers meddle in the next world
+        if switch.loads:
+            sandboxes.sandbox.load()
+        return list(zip(cases, inputs, attempts, map(_output, switch.printed)))
 
 
 def _strayed(submission: Submission, error: RunError) -> str:
@@ -187,38 +207,10 @@ def _strayed(submission: Submission, error: RunError) -> str:
     )
 
 
-def _cells(task: Task | Puzzle, submission: Submission) -> list[tuple[str, str]]:
+def _cells(submission: Submission) -> list[tuple[str, str]]:
     """Name and source of the code that ranks run before they call the answer."""
-    shared = shipped() if isinstance(task, Puzzle) else []  # needed by schedules
     own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
-    return [*shared, *((cell.id, cell.source) for cell in own)]
-
-
-def _attempts(
-    task: Task | Puzzle,
-    submission: Submission,
-    cells: list[tuple[str, str]],
-    crew: Crew,
-    cases: list[Case],
-    inputs: list[list[tuple]],
-) -> list[tuple[Attempt, list[str]]]:
-    """Per case the outcome, and each rank's output."""
-    if not cases:
-        return []
-    switch = Switch(
-        crew.world(cases[0].world_size),
-        submission.answers,
-        task.name,
-        crew.ended,
-        crew.computed,
-        crew.threads,
-        crew.until,
-    )
-    attempts = switch.attempt(cells, cases, inputs)
-    crew.loads |= switch.loads
-    if switch.used_up:
-        crew.close()  # lest the answer's leftovers meddle in the next world
-    return list(zip(attempts, switch.printed))
+    return [(cell.id, cell.source) for cell in own]
 
 
 def _output(printed: list[str]) -> str:
@@ -241,17 +233,3 @@ def draw_runs(shown: dict[str, Run | Any]) -> tuple[dict[str, str], dict[str, st
             undrawn[name] = text(f"{type(error).__name__}: {error}", 300)
             print(f"The picture of {name} could not be drawn:\n{text(traceback.format_exc())}", file=sys.stderr)
     return pictures, undrawn
-
-
-# The modules that schedules need, without the algorithms. Each is executed as it is (inside/sandboxed_rank.py), in this order, so
-# it may import only the ones before it, torch and the standard library.
-MODULES = ("format", "lazy", "log.collectives", "algorithms.schedule", "algorithms.proof", "algorithms.count")
-# collectives.algorithms as the sandbox has it
-SCHEDULE = "__path__ = []\nfrom .schedule import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
-
-
-def shipped() -> list[tuple[str, str]]:
-    """Name and source of each module of the library that an answer to a Puzzle gets in the sandbox."""
-    specs = [importlib.util.find_spec(f"collectives.{name}") for name in MODULES]
-    sources = [(spec.name, Path(spec.origin).read_text(encoding="utf-8")) for spec in specs]
-    return [*sources, ("collectives.algorithms", SCHEDULE)]

@@ -4,7 +4,6 @@ A submission is never changed and never run as it is.  Its answers are put into 
 metadata and kernel stay what they are.
 """
 
-import ast
 import functools
 import json
 import re
@@ -37,127 +36,90 @@ class Submission:
     @property
     def untouched(self) -> bool:
         """Whether every answer is still the stub."""
-        stubs = {c.id: c.source for c in without_solution(pristine(self.exercise)).cells if is_answer(c)}
-        return all(self.answers[k].strip() == stub.strip() for k, stub in stubs.items())
+        return all(self.answers[name].strip() == stub.strip() for name, stub in stubs(self.exercise).items())
 
 
-def slips(submission: Submission) -> str:
-    """The mistake that keeps the answer cells from being run at all, or ""."""
-    for wanted in filter(is_answer, pristine(submission.exercise).cells):
-        source = submission.answers[wanted.id]
-        names = re.findall(r"^def (\w+)", wanted.source, re.MULTILINE)
-        try:
-            tree = ast.parse(plain(source))
-        except SyntaxError as error:
-            return error.msg
-        except (ValueError, RecursionError, MemoryError) as error:  # zero bytes, a thousand brackets
-            return f"the answer cell cannot be read as Python: {error}"
-        bound = {name for node in ast.walk(tree) if (name := _bound_name(node))}
-        if missing := [name for name in names if name not in bound]:
-            defined = ", ".join(node.name for node in tree.body if isinstance(node, ast.FunctionDef))
-            also = f" It defines {defined}: keep the name that the statement gives." if defined else ""
-            if k := submission.elsewhere.get(missing[0]):
-                also = f" There is a {missing[0]} in cell {k}, and that is not the answer cell."
-            return f"the answer cell must define {missing[0]}.{also}"
-    return ""
+class SubmittedCell:
+    """A cell as it was handed in, whatever tool saved it."""
 
+    def __init__(self, number: int, saved: dict[str, Any]) -> None:
+        self.number = number  # in the notebook, from 1
+        self.id = str(saved.get("id"))
+        metadata = saved.get("metadata")
+        grading = metadata.get("nbgrader") if isinstance(metadata, dict) else None
+        # nbgrader's name of a cell, which is its id in the course, and outlives tools that know no ids; "" for none
+        self.grade_id = str(grading.get("grade_id", "")) if isinstance(grading, dict) else ""
+        self.is_code = saved.get("cell_type") == "code"
+        source = saved.get("source", "")
+        self.source = "".join(map(str, source)) if isinstance(source, list) else str(source)
 
-def _bound_name(node: ast.AST) -> str | None:
-    """The name that a statement binds, in any of the usual ways."""
-    if isinstance(node, (ast.FunctionDef, ast.ClassDef)):
-        return node.name
-    if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
-        return node.id
-    return node.asname or node.name if isinstance(node, ast.alias) else None
-
-
-def read(path: Path) -> Submission:
-    """The submission in a file. Raises Unusable."""
-    if not path.is_file():
-        raise UnusableSubmission(f"There is no file {path}.")
-    try:
-        return parse(path, path.read_bytes())
-    except OSError as error:
-        raise UnusableSubmission(f"{path} cannot be read: {error.strerror}.") from None
-
-
-def parse(path: Path, content: bytes) -> Submission:
-    """The submission in a file's content; the path only names it. Raises Unusable."""
-    cells = _cells(path, content)
-    exercise = _exercise_of(path, cells)
-    stubs = {cell.id: cell.source for cell in without_solution(pristine(exercise)).cells}
-    answers, used = {}, []
-    for wanted in filter(is_answer, pristine(exercise).cells):
-        matches = [cell for cell in cells if cell.get("id") == wanted.id]
-        matches = matches or [cell for cell in cells if _grade_id(cell) == wanted.id][:1]
-        if [_source(cell).strip() for cell in matches] in ([], [stubs[wanted.id].strip()]):
-            matches = _elsewhere(wanted, cells, matches) or matches
-        if flaw := _flaw(exercise, wanted, matches, cells):
-            raise UnusableSubmission(f"{path}: {flaw}")
-        used += (parts := _parts(wanted, matches[0], cells))
-        answers[wanted.id] = "\n".join(map(_source, parts))
-        if (length := len(answers[wanted.id])) > MOST_CHARACTERS:
-            raise UnusableSubmission(
-                f"{path}: the answer cell of {_function(wanted)} has {length:,} characters, and an answer has at most "
-                f"{MOST_CHARACTERS:,}. Compute what you look up in it, and leave out tables and data."
-            )
-    others = [cell if cell not in used else {} for cell in cells]
-    submission = Submission(path, exercise, answers, _strays(exercise, others))
-    names = [name for source in stubs.values() for name in _functions(source)] if submission.untouched else []
-    if astray := next((name for name in names if name in submission.elsewhere), None):
-        what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
-        raise UnusableSubmission(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
-    return submission
-
-
-def _elsewhere(
-    wanted: NotebookNode, cells: list[dict[str, Any]], without: list[dict[str, Any]]
-) -> list[dict[str, Any]]:
-    """The one other cell that defines an answer's functions, as where it was typed again, or saved without metadata."""
-    found = [cell for cell in cells if cell not in without and _defines(wanted, _source(cell))]
-    found = [cell for cell in found if cell.get("cell_type") == "code"]
-    return found if len({_source(cell).strip() for cell in found}) == 1 else []
-
-
-def _parts(wanted: NotebookNode, first: dict[str, Any], cells: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The answer's cells: those that splitting it has left, if their code makes sense together; not its copies."""
-    name = _grade_id(first) or wanted.id
-    parts = [cell for cell in cells if cell is first or _grade_id(cell) == name and cell.get("cell_type") == "code"]
-    if sum(_defines(wanted, _source(cell)) for cell in parts) > 1:
-        return [first]
-    try:
-        plain("\n".join(map(_source, parts)))
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return [first]
-    return parts
-
-
-def _defines(wanted: NotebookNode, source: str) -> bool:
-    """Whether code defines all functions of an answer cell."""
-    return set() < set(_functions(wanted.source)) <= set(_functions(source))
+    def defines(self, wanted: NotebookNode) -> bool:
+        """Whether it defines all functions of an answer cell."""
+        return set() < set(_functions(wanted.source)) <= set(_functions(self.source))
 
 
 def _functions(source: str) -> list[str]:
     return re.findall(r"^def (\w+)", source, re.MULTILINE)
 
 
-def _grade_id(cell: dict[str, Any]) -> str:
-    """nbgrader's name of a cell, which is its id in the course, and outlives tools that know no ids; "" for none."""
-    metadata = cell.get("metadata")
-    grading = metadata.get("nbgrader") if isinstance(metadata, dict) else None
-    return str(grading.get("grade_id", "")) if isinstance(grading, dict) else ""
+def stubs(exercise: str) -> dict[str, str]:
+    """The answer cells as they are handed out, id -> source."""
+    return {cell.id: cell.source for cell in without_solution(pristine(exercise)).cells if is_answer(cell)}
 
 
-def _strays(exercise: str, cells: list[dict[str, Any]]) -> dict[str, int]:
-    """By name, the number, from 1, of the first cell that defines it and is none of the course's."""
+def parse(path: Path, content: bytes) -> Submission:
+    """The submission in a file's content; the path only names it. Raises UnusableSubmission."""
+    cells = _cells(path, content)
+    exercise = _exercise_of(path, cells)
+    given, answers, used = stubs(exercise), {}, []
+    for wanted in filter(is_answer, pristine(exercise).cells):
+        matches = [cell for cell in cells if cell.id == wanted.id]
+        matches = matches or [cell for cell in cells if cell.grade_id == wanted.id][:1]
+        if [cell.source.strip() for cell in matches] in ([], [given[wanted.id].strip()]):
+            matches = _elsewhere(wanted, cells, matches) or matches
+        if flaw := _flaw(exercise, wanted, matches, cells):
+            raise UnusableSubmission(f"{path}: {flaw}")
+        used += (parts := _parts(wanted, matches[0], cells))
+        answers[wanted.id] = "\n".join(cell.source for cell in parts)
+        if (length := len(answers[wanted.id])) > MOST_CHARACTERS:
+            raise UnusableSubmission(
+                f"{path}: the answer cell of {_function(wanted)} has {length:,} characters, and an answer has at most "
+                f"{MOST_CHARACTERS:,}. Compute what you look up in it, and leave out tables and data."
+            )
+    submission = Submission(path, exercise, answers, _strays(exercise, cells, used))
+    names = [name for source in given.values() for name in _functions(source)] if submission.untouched else []
+    if astray := next((name for name in names if name in submission.elsewhere), None):
+        what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
+        raise UnusableSubmission(f"{path}: {what} Put your code into the answer cell itself, replacing what is there.")
+    return submission
+
+
+def _elsewhere(wanted: NotebookNode, cells: list[SubmittedCell], without: list[SubmittedCell]) -> list[SubmittedCell]:
+    """The one other cell that defines an answer's functions, as where it was typed again, or saved without metadata."""
+    found = [cell for cell in cells if cell not in without and cell.is_code and cell.defines(wanted)]
+    return found if len({cell.source.strip() for cell in found}) == 1 else []
+
+
+def _parts(wanted: NotebookNode, first: SubmittedCell, cells: list[SubmittedCell]) -> list[SubmittedCell]:
+    """The answer's cells: those that splitting it has left, if their code makes sense together; not its copies."""
+    name = first.grade_id or wanted.id
+    parts = [cell for cell in cells if cell is first or cell.grade_id == name and cell.is_code]
+    try:
+        plain("\n".join(cell.source for cell in parts))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return [first]
+    return parts if sum(cell.defines(wanted) for cell in parts) <= 1 else [first]
+
+
+def _strays(exercise: str, cells: list[SubmittedCell], used: list[SubmittedCell]) -> dict[str, int]:
+    """By name, the number of the first cell that defines it and is none of the course's, nor used as an answer."""
     own = {str(cell.id) for cell in pristine(exercise).cells}
-    nameless = own - {str(cell.get("id")) for cell in cells}  # these are known by their grade_id
+    nameless = own - {cell.id for cell in cells if cell not in used}  # these are known by their grade_id
     found: dict[str, int] = {}
-    for k, cell in enumerate(cells, 1):
-        stray = str(cell.get("id")) not in own and _grade_id(cell) not in nameless
-        if stray and cell.get("cell_type") == "code":
-            for name in re.findall(r"^(?:def|class) (\w+)|^(\w+) *=[^=]", _source(cell), re.MULTILINE):
-                found.setdefault("".join(name), k)
+    for cell in cells:
+        if cell.is_code and cell not in used and cell.id not in own and cell.grade_id not in nameless:
+            for name in re.findall(r"^(?:def|class) (\w+)|^(\w+) *=[^=]", cell.source, re.MULTILINE):
+                found.setdefault("".join(name), cell.number)
     return found
 
 
@@ -171,7 +133,7 @@ def graft(submission: Submission) -> NotebookNode:
     return notebook
 
 
-def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
+def _cells(path: Path, content: bytes) -> list[SubmittedCell]:
     try:
         notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
@@ -186,7 +148,7 @@ def _cells(path: Path, content: bytes) -> list[dict[str, Any]]:
         )
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise UnusableSubmission(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
-    return cells
+    return [SubmittedCell(number, cell) for number, cell in enumerate(cells, 1)]
 
 
 def _merged(content: bytes) -> str:
@@ -196,13 +158,13 @@ def _merged(content: bytes) -> str:
     return f"Line {number} is the mark of a git merge (<<<<<<<)." if number else ""
 
 
-def _exercise_of(path: Path, cells: list[dict[str, Any]]) -> str:
+def _exercise_of(path: Path, cells: list[SubmittedCell]) -> str:
     """The exercise whose cells these are; a file may be named as it likes, but not like another exercise."""
-    ids = {name for cell in cells for name in (str(cell.get("id")), _grade_id(cell))}
+    ids = {name for cell in cells for name in (cell.id, cell.grade_id)}
     marked = _marked_names()
     if not any(own & ids for own in marked.values()):  # Colab and others may drop all metadata
-        ids = {name for cell in cells if cell.get("cell_type") == "code" for name in _functions(_source(cell))}
-        marked = _checked()
+        ids = {name for cell in cells if cell.is_code for name in _functions(cell.source)}
+        marked = {name: {check.function for check in checks_of(name)} for name in exercises()}
     overlap = {name: len(own & ids) for name, own in marked.items()}
     best = max(overlap, key=overlap.__getitem__, default="")
     named = next((name for name in marked if path.stem.startswith(name)), None)
@@ -220,28 +182,16 @@ def _exercise_of(path: Path, cells: list[dict[str, Any]]) -> str:
 
 
 @functools.cache
-def _marked_names() -> dict[str, frozenset[str]]:
+def _marked_names() -> dict[str, set[str]]:
     """The ids of answer and check cells of each exercise."""
-    return {n: frozenset(c.id for c in pristine(n).cells if is_answer(c) or is_check(c)) for n in exercises()}
-
-
-@functools.cache
-def _checked() -> dict[str, frozenset[str]]:
-    """The functions that each exercise asks for."""
-    return {name: frozenset(check.function for check in checks_of(name)) for name in exercises()}
+    return {n: {c.id for c in pristine(n).cells if is_answer(c) or is_check(c)} for n in exercises()}
 
 
 def _function(cell: NotebookNode) -> str:
     return ", ".join(_functions(cell.source)) or cell.id
 
 
-def _defining(name: str, cells: list[dict[str, Any]]) -> int:
-    """The number, from 1, of the first cell that defines a function; 0 if none does."""
-    defines = re.compile(rf"^def {name}\b", re.MULTILINE)
-    return next((k for k, cell in enumerate(cells, 1) if defines.search(_source(cell))), 0)
-
-
-def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], cells: list[dict[str, Any]]) -> str:
+def _flaw(exercise: str, wanted: NotebookNode, matches: list[SubmittedCell], cells: list[SubmittedCell]) -> str:
     """The reason why there is not one answer cell, a code cell; "" if there is.  matches: the cells with its id."""
     name = _function(wanted)
     if len(matches) > 1:
@@ -249,15 +199,10 @@ def _flaw(exercise: str, wanted: NotebookNode, matches: list[dict[str, Any]], ce
         return f"{several}, so it is not clear which is your answer to {name}. Delete all but one."
     if matches:
         remedy = "Select it in JupyterLab and press Y, which makes it one."
-        is_code = matches[0].get("cell_type") == "code"
-        return "" if is_code else f"the answer cell of {name} is no longer a code cell. {remedy}"
-    k, copied = _defining(name, cells), "one that was copied or cut and pasted gets a new id"
+        return "" if matches[0].is_code else f"the answer cell of {name} is no longer a code cell. {remedy}"
+    k = next((cell.number for cell in cells if name in _functions(cell.source)), 0)
+    copied = "one that was copied or cut and pasted gets a new id"
     elsewhere = f" There is a {name} in cell {k}, but that is a different cell: {copied}." if k else ""
     anew = f"Take a fresh copy of the exercise (git restore exercises/{exercise}.ipynb; keep a copy of yours)"
     missing = f"the answer cell of {name} is missing (the cell with the id {wanted.id}).{elsewhere}"
     return f"{missing} {anew} and put your code into its answer cell."
-
-
-def _source(cell: dict[str, Any]) -> str:
-    source = cell.get("source", "")
-    return "".join(map(str, source)) if isinstance(source, list) else str(source)

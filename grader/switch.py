@@ -7,13 +7,12 @@ gloo, as the course's own judge has it (diagnose.needs).
 """
 
 import selectors
-import signal
 import socket
 import time
 from collections import defaultdict, deque
 from dataclasses import dataclass, field
-from math import inf
-from typing import Any, Callable, NamedTuple
+from math import inf, prod
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 
@@ -25,25 +24,27 @@ from collectives.log.event import MAIN, Event, Failure, Line, as_list
 from collectives.log.messages import Began, Called, Completed, Failed, Grouped, Misused, Returned, Waiting
 from collectives.outcome.errors import error
 from collectives.outcome.run import Run
-from collectives.rank.tensors import LARGE, summarise
+from collectives.rank.tensors import capture
 from helpers.exercise.cases import Case
 from helpers.exercise.on_rank import File, content
 from helpers.exercise.task import Attempt
 
-from .described_calls import Impossible, Room, Ungradable, described_call, fits, result_on_ranks
+from .described_calls import Impossible, Room, Ungradable, described_call, fits, number, result_on_ranks
 from .inside import protocol, seccomp
-from .inside.protocol import FrameReader, Malformed, OpenedFile, decode, encode, frame, layout, numel, one_line, text
+from .inside.protocol import FrameReader, Malformed, decode, encode, frame, layout, one_line, text
+from .sandbox import Usage
 
-SECONDS = 10.0  # an answer may take for the cases of one world size
-START_SECONDS = 20.0  # for the ranks to start and to run the answer cells
-# On a busy machine longer, while ranks compute at least this part of the time (each has a limit of processor time).
-LEAST_COMPUTING, LOOK_SECONDS, MOST_PATIENCE = 0.01, 1.0, 6.0  # the third in times of the limit
+# That an answer may take for the cases of one world size, on a busy machine. One that computes without end has its limit
+# of processor time (inside/seccomp.py), and one whose ranks wait for each other is judged at once.
+SECONDS = 30.0
+START_SECONDS = 60.0  # for the ranks to start and to run the answer cells
 OVER = "the time for this submission is over. An exercise takes a right answer seconds."
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
 MAX_THREADS = 1 << 16
 # Threads per rank at a time. Python's run out of memory first; raw ones take none, and would use up the system's.
-MOST_THREADS, COUNT_SECONDS = 300, 0.2  # the second between two counts
+MOST_THREADS = 300
+LOOK_SECONDS = 0.2  # between two looks at the ranks' use of the machine
 # A worker group's part of this process's memory: unfinished messages take at most the first, the record the second, and
 # computing, counting and judging less than both.
 MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
@@ -90,6 +91,7 @@ class Peer:
     waits: list[PendingWait] = field(default_factory=list)
     busy: int = 0  # threads that do something else
     returned: tuple[Any, tuple] | None = None
+    left: str = ""  # on its arguments, see on_rank.outcome
     failure: Failure | None = None
 
     @property
@@ -114,16 +116,16 @@ class Switch:
     """Ranks of one worker group, and the calls between them.
 
     socks: one per rank.  sources: name of an answer cell -> its code.  ended: ends the ranks; the exit status of each.
-    computed: seconds of processor time that they have had.  threads: their number, of all ranks.  until: the time at
-    which all that their submission may take is over.
+    usage: as of Sandbox.  until: the time at which all that their submission may take is over.
     """
 
     def __init__(
         self, socks: list[socket.socket], sources: dict[str, str], function: str, ended: Callable[[], list[int]],
-        computed: Callable[[], float] = lambda: 0.0, threads: Callable[[], int] = lambda: 0, until: float = inf,
+        usage: Callable[[], dict[str, Usage]] = dict, until: float = inf,
     ) -> None:  # fmt: skip
-        self._n, self._function, self._ended, self._computed = len(socks), function, ended, computed
-        self._threads, self._counted, self._until_over = threads, 0.0, until
+        self._n, self._function, self._ended = len(socks), function, ended
+        self._usage, self._looked, self._until_over = usage, 0.0, until
+        self._computed: dict[str, float] = {}  # seconds of processor time of each process before this world
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
         self._begin()
@@ -145,9 +147,7 @@ class Switch:
         with selectors.DefaultSelector() as self._select:
             for peer in self._peers:
                 self._select.register(peer.sock, selectors.EVENT_READ, peer)
-            self._began, _ = self._look()
             self._until(time.monotonic() + START_SECONDS, lambda peer: peer.ready)
-            self._began, _ = self._look()
             deadline = time.monotonic() + SECONDS
             return [self._case(*one, deadline) for one in zip(cases, given)]
 
@@ -165,9 +165,9 @@ class Switch:
             peer.waits.clear()
             peer.returned, peer.busy, peer.ticks, peer.printed = None, 0, 0, ""
             peer.files, peer.reads = {k: a for k, a in enumerate(arguments) if isinstance(a, File)}, []
-            opened = {k: OpenedFile(k, len(content(file))) for k, file in peer.files.items()}
-            header, body = encode([opened.get(k, a) for k, a in enumerate(arguments)])
-            peer.say({"case": header, "late": case.late == peer.rank, "by columns": _by_columns(arguments)}, body)
+            sizes = [[k, len(content(file))] for k, file in peer.files.items()]
+            header, body = encode([None if k in peer.files else a for k, a in enumerate(arguments)])
+            peer.say({"case": header, "late": case.late == peer.rank, "files": sizes}, body)
         self._until(deadline, lambda peer: peer.returned is not None)
         if apart := self._monitor.unlike() or self._monitor.unshared_group():
             raise self._error(apart)
@@ -177,24 +177,29 @@ class Switch:
             )
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
-        return Attempt(list(results), list(arguments), self._monitor.events, [peer.reads for peer in self._peers])
+        reads, left = [peer.reads for peer in self._peers], [peer.left for peer in self._peers]
+        return Attempt(list(results), list(arguments), self._monitor.events, reads, left)
 
     def _until(self, deadline: float, done: Callable[[Peer], bool]) -> None:
         """Serve until all ranks are done. Raises the verdict once no rank moves any more or time is out."""
         self._deadline = deadline
         while not all(map(done, self._peers)):
             if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
-                raise self._error(self._final_verdict())  # their calls decide, not their speed
-            for key, _ in self._select.select(min(self._left(), COUNT_SECONDS)):
+                raise self._error(self._judge().final_verdict())  # their calls decide, not their speed
+            for key, _ in self._select.select(min(self._left(), LOOK_SECONDS)):
                 self._listen(key.data)
-            self._count_threads()
+            self._look()
 
-    def _count_threads(self) -> None:
-        """Raises Ungradable if there are too many, at most so often."""
-        if time.monotonic() > self._counted + COUNT_SECONDS:
-            if self._threads() > (most := MOST_THREADS * self._n):
-                raise Ungradable(f"the ranks have more than {most} threads at a time.")
-            self._counted = time.monotonic()
+    def _look(self) -> None:
+        """Raises Ungradable if there are too many threads, and the verdict if a rank computes for too long."""
+        if time.monotonic() < self._looked + LOOK_SECONDS:
+            return
+        self._looked, usage, limit = time.monotonic(), self._usage(), seccomp.computing_seconds(self._n)
+        if sum(used.threads for used in usage.values()) > (most := MOST_THREADS * self._n):
+            raise Ungradable(f"the ranks have more than {most} threads at a time.")
+        self._computed = self._computed or {process: used.computed for process, used in usage.items()}
+        if any(used.computed >= self._computed.get(process, 0.0) + limit for process, used in usage.items()):
+            raise self._error(self._out_of_time(limit))
 
     def _give_up(self) -> bool:
         """End the first wait of all with a limit, as time would: no rank acts before. False if there is none."""
@@ -218,31 +223,13 @@ class Switch:
         left = self._deadline - time.monotonic()
         if time.monotonic() > self._until_over:
             raise Ungradable(OVER)
-        if left <= 0 and self._gets_longer():
-            return LOOK_SECONDS
         if left <= 0:
-            monitor, _ = self._judge()
-            raise self._error(monitor.mismatch() or monitor.out_of_time(SECONDS))
+            raise self._error(self._out_of_time(SECONDS))
         return left
 
-    def _gets_longer(self) -> bool:
-        """Whether to extend an answer's deadline: its ranks compute, as far as other programs let them."""
-        (before, computed), (now, computes) = self._seen, self._look()
-        if computes - computed < LEAST_COMPUTING * (now - before) or now > self._began + MOST_PATIENCE * SECONDS:
-            return False
-        self._deadline = now + LOOK_SECONDS
-        return True
-
-    def _look(self) -> tuple[float, float]:
-        """The time, and the ranks' seconds of processor time until now."""
-        self._seen = time.monotonic(), self._computed()
-        return self._seen
-
-    def _final_verdict(self) -> Verdict:
-        monitor, exhausted = self._judge()
-        if exhausted:
-            return monitor.mismatch() or monitor.out_of_time(seccomp.computing_seconds(self._n))
-        return monitor.final_verdict()
+    def _out_of_time(self, seconds: float) -> Verdict:
+        monitor = self._judge()
+        return monitor.mismatch() or monitor.out_of_time(seconds)
 
     def _listen(self, peer: Peer) -> None:
         try:
@@ -277,8 +264,8 @@ class Switch:
                 self._waits(peer, peer.calls[index], header)
             case {"test": int(index)} if index in peer.calls:
                 self._tests(peer, peer.calls[index], header)
-            case {"read": int(number), "at": int(at), "most": int(most)} if number in peer.files:
-                self._read(peer, peer.files[number], at, most, header)
+            case {"read": int(place)} if place in peer.files:
+                self._read(peer, peer.files[place], header)
             case {"wait": int()} | {"test": int()}:
                 raise Ungradable(f"rank {peer.rank} waits for a call that an earlier call of the function made.")
             case {"returned": value}:
@@ -287,9 +274,10 @@ class Switch:
                     raise Malformed("a result that is none")
                 self._keep(came)
                 peer.returned = came
-                self.used_up |= header.get("left") is True
+                peer.left = str(header.get("leaves"))
+                self.used_up |= header.get("used") is True
                 self.loads |= header.get("loads") is True
-                groups = _groups(header, self._n)
+                groups = list(_groups(header, self._n))
                 for k, (line, ranks) in enumerate(groups):
                     self._monitor.feed(peer.rank, Grouped(k, ranks, self._line(line)))
                 self._monitor.feed(peer.rank, Returned(b"", (None, None), None, [], len(groups)))
@@ -305,8 +293,12 @@ class Switch:
 
     def _waits(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         self._complain_if_written(peer, asked, header)
-        ticket, limit, peer.busy = _ticket(header), header.get("limit", 0.0), header.get("busy", 0)
-        if not isinstance(limit, (int, float)) or type(peer.busy) is not int or not 0 <= peer.busy < MAX_THREADS:
+        ticket, limit, peer.busy = (
+            number(header, "ticket"),
+            header.get("limit", 0.0),
+            number(header, "busy", MAX_THREADS),
+        )
+        if not isinstance(limit, (int, float)):
             raise Malformed("a wait that says nothing of its thread")
         if asked.event.end is not None:  # it was complete before, and its record stays
             self._tell(peer, ticket, done=True)
@@ -319,7 +311,7 @@ class Switch:
 
     def _tests(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         self._complain_if_written(peer, asked, header)
-        ticket, busy = _ticket(header), peer.busy
+        ticket, busy = number(header, "ticket"), peer.busy
         if asked.event.end is not None or not self._answer(peer, asked, ticket):
             self._tell(peer, ticket, done=asked.event.end is not None)
         peer.busy = busy  # it was not waiting
@@ -333,9 +325,9 @@ class Switch:
     def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
         if len(peer.calls) >= MAX_CALLS:
             raise Ungradable(f"rank {peer.rank} makes more than {MAX_CALLS} calls for one input.")
-        index = header.get("index")
-        if type(index) is not int or index in peer.calls:
-            raise Malformed("a call without a number")
+        index = number(header, "index", missing=-1)
+        if index in peer.calls:
+            raise Malformed("a call made twice")
         event = described_call(peer.rank, self._monitor.made(peer.rank), op, header, self._n)
         given = decode(header.get("in"), body)
         if not fits(op, given):
@@ -350,7 +342,7 @@ class Switch:
         if tensors := [(t.dtype, tuple(t.shape)) for t in as_list(given)] or asked.room:
             event.dtype, event.shape = tensors[0]
             event.nbytes = _nbytes(tensors)
-        event.before = _copy(given)
+        event.before = capture(given)
         event.line = self._line(header.get("line"))
         event.async_op = event.is_message
         event.start = peer.tick()
@@ -361,15 +353,14 @@ class Switch:
             self._match_any_source(event)
         self._answer_all()
 
-    def _read(self, peer: Peer, file: File, at: int, most: int, header: dict[str, Any]) -> None:
+    def _read(self, peer: Peer, file: File, header: dict[str, Any]) -> None:
         """Send a rank bytes of a file, and record their number."""
-        if at < 0 or most < 1:
-            raise Malformed("a read of no bytes")
+        at, most = number(header, "at"), number(header, "most")
         if len(peer.reads) >= MAX_CALLS:
             raise Ungradable(f"rank {peer.rank} reads a file more than {MAX_CALLS} times for one input.")
         data = content(file)[at : at + most]
         peer.reads.append(len(data))
-        peer.say({"to": _ticket(header), "done": True}, data)
+        peer.say({"to": number(header, "ticket"), "done": True}, data)
 
     def _line(self, where: Any) -> Line | None:
         """The place in an answer cell, if there is one."""
@@ -404,8 +395,8 @@ class Switch:
         self._kept += _size(value) + cost
         if self._kept > MAX_KEPT_BYTES:
             raise Ungradable(
-                f"the calls and results of {self._n} ranks take more than {MAX_KEPT_BYTES >> 20} MiB, "
-                "and the inputs are a few numbers each."
+                f"the calls and results of {self._n} ranks take more than {MAX_KEPT_BYTES >> 20} MiB of the grader's "
+                "memory, and the inputs are a few numbers each. Fewer calls with more in each take less."
             )
 
     def _answer_all(self) -> None:
@@ -429,7 +420,7 @@ class Switch:
             peer.failure = Failure("RuntimeError", str(why), [event.line] if event.line else [], True, str(why))
             return False
         single = event.op not in COLLECTIVES or of(event.op).gets != "all"  # the others fill a list
-        after = (_copy(came[0]) if single else _copy(came)) if came else None
+        after = (capture(came[0]) if single else capture(came)) if came else None
         self._keep(after)
         self._monitor.feed(peer.rank, Completed(event.index, after, peer.tick(), True, None))
         event.waiting = None
@@ -441,63 +432,41 @@ class Switch:
         printed = [p.printed for p in self._peers]
         return error(verdict, Run(self._n, results, self._monitor.events, printed, name=self._function))
 
-    def _judge(self) -> tuple[Monitor, bool]:
-        """The monitor, fed with what ranks don't report; and whether one was ended for computing too long."""
+    def _judge(self) -> Monitor:
+        """The monitor, fed with what ranks don't report."""
         gone = any(peer.gone and not peer.failure for peer in self._peers)
         ended = self._ended() if gone else [None] * self._n
         for peer in self._peers:
             self._monitor.feed(peer.rank, Began())
             if peer.failure:
                 self._monitor.feed(peer.rank, Failed(peer.failure))
-            if peer.gone and ended[peer.rank] != -signal.SIGXCPU:
+            if peer.gone:
                 self._monitor.lost(peer.rank)
         if self._monitor.dead:
             for rank, status in enumerate(ended):
                 self._monitor.exited(rank, status)
-        return self._monitor, -signal.SIGXCPU in ended
+        return self._monitor
 
 
-def _by_columns(value: Any) -> bool:
-    """Whether there is a matrix that isn't contiguous."""
-    if isinstance(value, (list, tuple)):
-        return any(map(_by_columns, value))
-    return isinstance(value, torch.Tensor) and value.dim() == 2 and not value.is_contiguous()
-
-
-def _ticket(header: dict[str, Any]) -> int:
-    """By which a rank's thread knows the answer to its question."""
-    ticket = header.get("ticket", 0)
-    if type(ticket) is not int or not 0 <= ticket < 1 << 63:
-        raise Malformed("a question without a number")
-    return ticket
-
-
-def _groups(header: dict[str, Any], world_size: int) -> list[tuple[Any, tuple[int, ...]]]:
-    """The lines on which a rank called new_group, each with the group's ranks."""
+def _groups(header: dict[str, Any], world_size: int) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    """The lines on which a rank called new_group, each with the group's ranks. Raises Malformed or Ungradable."""
     groups = header.get("groups", [])
-    if not isinstance(groups, list) or len(groups) > MAX_CALLS:
+    if not isinstance(groups, list):
         raise Malformed("groups that are none")
-    return [_group(group, world_size) for group in groups]
-
-
-def _group(group: Any, world_size: int) -> tuple[Any, tuple[int, ...]]:
-    match group:
-        case [line, None]:
-            return line, tuple(range(world_size))
-        case [line, list(ranks)] if len(ranks) <= world_size and all(rank in range(world_size) for rank in ranks):
-            return line, tuple(sorted(map(int, ranks)))
-    raise Malformed("a group that is none")
+    if len(groups) > MAX_CALLS:
+        raise Ungradable(f"a rank makes more than {MAX_CALLS} groups for one input.")
+    for group in groups:
+        match group:
+            case [line, None]:
+                yield line, tuple(range(world_size))
+            case [line, list(ranks)] if len(ranks) <= world_size and all(rank in range(world_size) for rank in ranks):
+                yield line, tuple(sorted(map(int, ranks)))
+            case _:
+                raise Malformed("a group that is none")
 
 
 def _nbytes(room: Room) -> int:
-    return sum(dtype.itemsize * numel(shape) for dtype, shape in room)
-
-
-def _copy(value: Any) -> Any:
-    """As the record keeps it: large tensors are summarised."""
-    if isinstance(value, list):
-        return [_copy(v) for v in value]
-    return summarise(value) if isinstance(value, torch.Tensor) and value.numel() > LARGE else value
+    return sum(dtype.itemsize * prod(shape) for dtype, shape in room)
 
 
 def _size(value: Any) -> int:

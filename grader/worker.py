@@ -1,8 +1,8 @@
 """Scores submissions one after the other, as a process of its own:   python -m grader.worker sandbox|open [private ...]
 
-It prints "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "seed": ...,
-"pictures": ..., "minutes": ..., "bytes": n}, and then n bytes, the submitted notebook; its answer is a line, the grading. It ends with
-its input. private: files and folders hidden from its sandbox.
+It prints "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "content": the notebook
+in base64, "settings": score's}; its answer is a line, the grading. It ends with its input. private: files and folders
+hidden from its sandbox.
 """
 
 import ctypes
@@ -11,8 +11,10 @@ import os
 import signal
 import sys
 import time
+from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from . import submission
 from .gradebook import Grading
@@ -30,21 +32,19 @@ def main(kind: str, *private: str) -> None:
     try:
         sandboxes = SandboxPool(kind == "sandbox", map(Path, private))
         print("up", file=answers, flush=True)
-        for line in sys.stdin.buffer:
-            item = json.loads(line)
-            content = sys.stdin.buffer.read(item["bytes"])
-            grading = graded(item["file"], content, item["seed"], item["pictures"], item["minutes"], sandboxes)
+        for item in map(json.loads, sys.stdin):
+            grading = graded(item["file"], b64decode(item["content"]), sandboxes, item["settings"])
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
 
 
-def graded(file: str, content: bytes, seed: str, pictures: bool, minutes: float, sandboxes: SandboxPool) -> Grading:
+def graded(file: str, content: bytes, sandboxes: SandboxPool, settings: dict[str, Any]) -> Grading:
     """The grading of one file, which may be no notebook."""
     try:
         submitted = submission.parse(Path(file), content)
         began = time.monotonic()
-        grading = score(submitted, sandboxes, seed, pictures, minutes)
+        grading = score(submitted, sandboxes, **settings)
         return replace(grading, seconds=round(time.monotonic() - began, 3))
     except UnusableSubmission as problem:
         return Grading(problem=str(problem))

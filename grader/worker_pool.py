@@ -1,22 +1,24 @@
 """Worker processes (worker.py), as many as the machine lets start, and the work handed to them.
 
-One thread serves them all: it waits for output from any, or for one that takes too long. A worker that ends over an
-item is replaced, and the item tried again. One that does not even come up proves nothing about its item: the others
-continue without it, and the last one is retried when it has the machine to itself. Idle workers stay up.
+A thread waits for each busy worker. A worker that ends over an item is replaced, and the item tried again. One that
+does not even come up proves nothing about its item: the others continue without it, and the last one is retried when it
+has the machine to itself. Idle workers stay up.
 """
 
 import json
 import os
-import selectors
 import subprocess
 import sys
+import threading
 import time
+from base64 import b64encode
 from collections import deque
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from contextlib import suppress
 from dataclasses import dataclass
-from math import inf
 from pathlib import Path
-from typing import Iterable, Iterator
+from typing import Any
 
 from helpers.course import ROOT
 
@@ -39,165 +41,120 @@ class WorkItem:
     number: int  # by which its owner knows it
     file: str  # its name, for messages
     content: bytes
-    seed: str
-    pictures: bool
-    minutes: float  # that it may take
+    settings: dict[str, Any]  # seed, pictures and minutes, as score.score takes them
     tries: int = 0  # over which a worker ended
-
-    def message(self) -> bytes:
-        head = {"file": self.file, "seed": self.seed, "pictures": self.pictures, "minutes": self.minutes}
-        head["bytes"] = len(self.content)
-        return json.dumps(head).encode() + b"\n" + self.content
 
 
 class _Worker:
-    """A worker process, its item, and the data in flight between it and the grader."""
+    """A worker process. Raises OSError if the machine has no room for it."""
 
-    def __init__(self, item: WorkItem, kind: list[str]) -> None:
-        self.item: WorkItem | None = item  # None: it waits for one
-        self.up = False
-        self._said, self._unsent, self._ended = bytearray(), b"", False
+    def __init__(self, kind: list[str]) -> None:
         self._process = subprocess.Popen(
             [sys.executable, "-m", "grader.worker", *kind],
             env={**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"},
-            stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0, start_new_session=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True,
         )  # fmt: skip
-        self.input, self.output = self._process.stdin, self._process.stdout
-        os.set_blocking(self.input.fileno(), False)  # one that has stopped reading must not stop the others
-        self.deadline = time.monotonic() + START_SECONDS
 
-    def give(self, item: WorkItem) -> None:
-        self.item, self._unsent, self.deadline = (
-            item,
-            item.message(),
-            time.monotonic() + JOB_SECONDS + 60 * item.minutes,
-        )
-
-    def send(self) -> bool:
-        """Write as much as the pipe has room for; return whether all of the item is sent."""
+    def answer(self, question: str, seconds: float) -> str:
+        """The line that it answers; "" once it has ended, as one does that takes longer than these seconds."""
+        limit = threading.Timer(seconds, self._process.kill)
+        limit.start()
         try:
-            self._unsent = self._unsent[self.input.write(self._unsent) or 0 :]
-        except OSError:  # it has ended, as its output will show
-            self._unsent = b""
-        return not self._unsent
-
-    def read(self) -> str | None:
-        """The worker's next line; None while only a part of it has come, "" once the process has ended."""
-        data = self.output.read(1 << 16)
-        if not data:
-            self._ended = True
+            self._process.stdin.write(question)
+            self._process.stdin.flush()
+            line = self._process.stdout.readline()
+            return line if line.endswith("\n") else ""
+        except OSError:  # it has ended
             return ""
-        self._said += data
-        if not data.endswith(b"\n"):
-            return None
-        line, self._said = self._said.decode(), bytearray()
-        return line
+        finally:
+            limit.cancel()
 
-    def end(self) -> int:
-        """End the process, and with it its sandbox; return the exit status."""
-        with self._process as process:
-            with suppress(subprocess.TimeoutExpired):
-                process.wait(EXIT_SECONDS if self._ended else 0)
-            process.kill()
-        return process.returncode
+    def end(self, seconds: float = 0.0) -> int:
+        """End the process, and with it its sandbox, unless it ends by itself in these seconds; return the exit status."""
+        with suppress(subprocess.TimeoutExpired):
+            self._process.wait(seconds)
+        self._process.kill()
+        with suppress(OSError), self._process:  # which closes its pipes, with what it has not read
+            pass
+        return self._process.returncode
 
 
 class WorkerPool:
-    """Worker processes of this machine, to be closed.  most: at a time.  private: as for walls.around."""
+    """Worker processes of this machine, to be closed.  most: at a time; None: one per core.  private: as for walls.bwrap."""
 
-    def __init__(self, most: int, walls: bool, private: Iterable[Path] = ()) -> None:
-        self._most, self._kind = most, ["sandbox" if walls else "open", *map(str, private)]
-        self._items: Iterator[WorkItem] = iter(())
-        self._again = deque[WorkItem]()
-        self._workers: list[_Worker] = []
-        self._failed = 0  # workers that did not come up, one after the other, while there was no other
-        self._select = selectors.DefaultSelector()
+    def __init__(self, most: int | None, walls: bool, private: Iterable[Path] = ()) -> None:
+        cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+        self._most, self._kind = cores if most is None else max(1, most), ["sandbox" if walls else "open"]
+        self._kind += map(str, private)
+        self._threads = ThreadPoolExecutor(self._most)
+        self._workers: set[_Worker] = set()
+        self._idle: list[_Worker] = []
+        self._closed = False
 
     def scored(self, items: Iterator[WorkItem]) -> Iterator[tuple[WorkItem, Grading | None]]:
         """Each item with its grading as it is done; with None where a worker ended over it TRIES times.
 
         items: taken one at a time, each when a worker is free for it.  Raises NoWorker.
         """
-        self._items = items
+        again, failures = deque[WorkItem](), 0  # of workers that did not come up while there was no other
+        busy: dict[Future[Grading], WorkItem] = {}
         while True:
-            for worker in [worker for worker in self._workers if not worker.item]:
-                if item := self._next():
-                    self._give(worker, item)
-            while len(self._workers) < self._most and (item := self._next()):
-                self._start(item)
-            if not any(worker.item for worker in self._workers):
+            while len(busy) < self._most and (item := again.popleft() if again else next(items, None)):
+                busy[self._threads.submit(self._score, item)] = item
+            if not busy:
                 return
-            for worker, line in self._heard():
-                item = worker.item
-                if line == "up\n":
-                    worker.up, self._failed = True, 0
-                    self._give(worker, item)
-                elif line and item:
-                    worker.item, worker.deadline = None, inf
-                    if another := self._next():
-                        self._give(worker, another)
-                    yield item, Grading.from_data(json.loads(line))
-                else:
-                    status = self._end(worker)
-                    if not item:
-                        continue
-                    if not worker.up:
-                        late = f"it was not up after {START_SECONDS:g} s"
-                        self._not_up(item, late if line is None else f"it ended with exit status {status}, see above")
-                        continue
+            for future in wait(busy, return_when=FIRST_COMPLETED).done:
+                item = busy.pop(future)
+                try:
+                    grading = future.result()
+                except NoWorker:
+                    again.append(item)
+                    self._most = max(1, len(self._workers))
+                    failures = 0 if self._workers else failures + 1
+                    if failures == TRIES:
+                        raise
+                    continue
+                except EOFError:
                     item.tries += 1
                     if item.tries < TRIES:
-                        self._again.append(item)
-                    else:
-                        yield item, None
+                        again.append(item)
+                        continue
+                    grading = None
+                failures = 0
+                yield item, grading
 
-    def _next(self) -> WorkItem | None:
-        return self._again.popleft() if self._again else next(self._items, None)
-
-    def _start(self, item: WorkItem) -> None:
+    def _score(self, item: WorkItem) -> Grading:
+        """The grading of an item, by an idle worker or a new one. Raises EOFError if the worker ends over it, and NoWorker."""
         try:
-            worker = _Worker(item, self._kind)
+            worker = self._idle.pop()
+        except IndexError:
+            worker = self._started()
+        question = {"file": item.file, "content": b64encode(item.content).decode(), "settings": item.settings}
+        line = worker.answer(json.dumps(question) + "\n", JOB_SECONDS + 60 * item.settings["minutes"])
+        if not line:
+            self._end(worker)
+            raise EOFError
+        self._idle.append(worker)
+        return Grading.from_data(json.loads(line))
+
+    def _started(self) -> _Worker:
+        began = time.monotonic()
+        try:
+            worker = _Worker(self._kind)
         except OSError as error:
-            self._not_up(item, str(error))
-            return
-        self._workers.append(worker)
-        self._select.register(worker.output, selectors.EVENT_READ, worker)
-
-    def _not_up(self, item: WorkItem, why: str) -> None:
-        self._again.append(item)
-        self._most = max(1, len(self._workers))
-        if not self._workers:
-            self._failed += 1
-            if self._failed == TRIES:
-                raise NoWorker(f"A worker process cannot be started: {why}.")
-
-    def _give(self, worker: _Worker, item: WorkItem) -> None:
-        worker.give(item)
-        self._select.register(worker.input, selectors.EVENT_WRITE, worker)
-
-    def _heard(self) -> Iterator[tuple[_Worker, str | None]]:
-        """Wait, and yield workers with their line; with "" for one that has ended, None for one past its deadline."""
-        left = min(worker.deadline for worker in self._workers) - time.monotonic()
-        for key, _ in self._select.select(None if left == inf else max(0.0, left)):
-            worker = key.data
-            if worker not in self._workers:
-                continue  # ended since, over another of these events
-            if key.fileobj is worker.input:
-                if worker.send():
-                    self._select.unregister(worker.input)
-            elif (line := worker.read()) is not None:
-                yield worker, line
-        for worker in [worker for worker in self._workers if worker.deadline < time.monotonic()]:
-            yield worker, None
+            raise NoWorker(f"A worker process cannot be started: {error}.") from None
+        self._workers.add(worker)
+        if self._closed or worker.answer("", START_SECONDS) != "up\n":
+            how = f"it ended with exit status {self._end(worker)} after {time.monotonic() - began:.0f} s, see above"
+            raise NoWorker(f"A worker process cannot be started: {how}.")
+        return worker
 
     def _end(self, worker: _Worker) -> int:
-        self._workers.remove(worker)
-        for file in (worker.input, worker.output):
-            with suppress(KeyError):
-                self._select.unregister(file)
-        return worker.end()
+        self._workers.discard(worker)
+        return worker.end(0.0 if self._closed else EXIT_SECONDS)
 
     def close(self) -> None:
+        self._closed = True
         for worker in list(self._workers):
             self._end(worker)
-        self._select.close()
+        self._threads.shutdown()

@@ -173,8 +173,8 @@ def judged(task, case, results, events):
     from helpers.exercise.judgment import judge
     from helpers.exercise.task import Attempt
 
-    values, arguments = map(list, zip(*(own[0] for own in results)))
-    attempt, inputs = Attempt(values, arguments, events), task.arguments(case)
+    values, arguments, left = map(list, zip(*(own[0] for own in results)))
+    attempt, inputs = Attempt(values, arguments, events, left=left), task.arguments(case)
     finding = judge(task, case, inputs, attempt)
     return "" if finding is None else explain(task, case, inputs, finding)
 

@@ -1,7 +1,5 @@
 """What gloo refuses, the grader's wire refuses for the same reason, and what gloo takes it takes: calls by layout, shape and dtype."""
 
-import contextlib
-
 import pytest
 
 from grader import sandbox
@@ -91,10 +89,12 @@ def wire():
     pool = sandbox.SandboxPool(walls=False)
 
     def graded(rows):
-        with contextlib.closing(sandbox.Crew(pool)) as crew:
-            judged = Switch(crew.world(2), {"table": SOURCE}, "table", crew.ended)
+        judged = Switch(pool.world(2), {"table": SOURCE}, "table", pool.ended)
+        try:
             (done,) = judged.attempt([("table", SOURCE)], [Case(2)], [[(rows,), (rows,)]])
             return done.results
+        finally:
+            pool.dismiss()
 
     yield graded
     pool.close()

@@ -13,7 +13,6 @@ import nbformat
 import pytest
 
 from grader import __main__ as grade
-from grader import execution
 from helpers import progress
 from helpers.course import ROOT, SOLUTIONS
 from helpers.exercise.notebook import without_solution
@@ -96,14 +95,10 @@ def test_all_exercises_end_in_one_table(tmp_path, capsys):
 
 
 @pytest.mark.slow
-def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypatch):
+def test_an_answer_cell_that_ends_its_rank(tmp_path, capsys):
     assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nimport os; os._exit(0)")) == 0
     said = capsys.readouterr().out
-    assert "ended the kernel that it ran in" in said and "0 of 3 points" in said
-    monkeypatch.setattr(execution, "CELL_SECONDS", 4)
-    assert graded(answered(tmp_path / "mine.ipynb", RIGHT + "\nwhile True: pass")) == 0
-    said = capsys.readouterr().out
-    assert "took longer than 4 seconds" in said and "0 of 3 points" in said
+    assert "ended itself with exit code 0" in said and "0 of 3 points" in said
 
 
 @pytest.mark.parametrize(
@@ -122,7 +117,7 @@ def test_an_answer_cell_that_ends_or_holds_its_kernel(tmp_path, capsys, monkeypa
         ("def mean(x):\n    return x", "must define distributed_mean. It defines mean"),
     ],
 )
-def test_a_slip_is_named_without_running_anything(tmp_path, capsys, answer, words):
+def test_a_slip_is_named(tmp_path, capsys, answer, words):
     assert graded(answered(tmp_path / "mine.ipynb", answer)) == 0
     said = capsys.readouterr().out
     assert re.search(words, said) and "0 of 3 points" in said
@@ -189,7 +184,7 @@ def test_a_copy_for_students_grades_as_soon_as_the_exercises_are_in_the_place_of
 
 def test_a_file_that_does_not_exist(tmp_path, capsys):
     assert graded(tmp_path / "nowhere.ipynb") == 2
-    assert "There is no file" in capsys.readouterr().err
+    assert "nowhere.ipynb cannot be read: No such file" in capsys.readouterr().err
 
 
 def test_hints_open_one_after_the_other_until_points_are_gained(tmp_path):
@@ -238,7 +233,7 @@ def test_watch_grades_again_on_each_save(tmp_path):
         assert any("Watching" in line for line in watching.stdout)
         answered(path, RIGHT)
         assert any("3 of 3 points, solved" in line for line in watching.stdout)
-        answered(path, WRONG)  # in another kernel, which has not met the answer before
+        answered(path, WRONG)
         assert any("0 of 3 points" in line for line in watching.stdout)
     finally:
         watching.send_signal(signal.SIGINT)

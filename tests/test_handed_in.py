@@ -41,10 +41,10 @@ def entries(folder, **options):
     return {entry.student: entry for entry in find([folder], naming(**options))}
 
 
-def test_an_answer_that_is_long_enough_for_a_table_is_refused(tmp_path):
-    (tmp_path / "a.ipynb").write_text(notebook(RIGHT + f"\nTABLE = {dict.fromkeys(range(3000))}"))
+def test_an_answer_that_is_long_enough_for_a_table_is_refused():
+    content = notebook(RIGHT + f"\nTABLE = {dict.fromkeys(range(3000))}").encode()
     with pytest.raises(submission.UnusableSubmission, match="of distributed_mean has .* at most 16,384. Compute what"):
-        submission.read(tmp_path / "a.ipynb")
+        submission.parse(Path("a.ipynb"), content)
 
 
 # --- names --------------------------------------------------------------------------------

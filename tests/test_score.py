@@ -123,11 +123,8 @@ def test_what_lies_where_python_does_is_hidden_and_grading_refused_where_it_is_s
     looks = "import os, sys; print(os.path.exists(sys.argv[1]) and os.listdir(sys.argv[1]))"
 
     def seen(*private):
-        with walls.processors() as file:
-            command = [*walls.bwrap(file, private), "--", sys.executable, "-I", "-c", looks, folder]
-            return subprocess.run(
-                command, capture_output=True, text=True, cwd="/", pass_fds=[file.fileno()]
-            ).stdout.strip()
+        command = [*walls.bwrap(private), "--", sys.executable, "-I", "-c", looks, folder]
+        return subprocess.run(command, capture_output=True, text=True, cwd="/").stdout.strip()
 
     with tempfile.TemporaryDirectory(dir=Path(sys.prefix) / "lib") as folder:
         seed = Path(folder, "grading.json")
@@ -261,7 +258,7 @@ REPEATING_ROWS = {
 )
 def test_an_answer_gets_what_it_is_worth(name, sandboxes, patient):
     row = GRADED[name]
-    seconds = 10.0 if name == "without end" else 120.0
+    seconds = 30.0 if name == "without end" else 120.0
     switch.SECONDS = seconds  # `patient` takes it back
     result = scored(row.source, sandboxes, row.exercise)
     reasons = "\n".join(check.reason for check in result.checks if check.reason)
@@ -328,7 +325,6 @@ def distributed_mean(x):
     assert mapped(flags=0x40022) == ctypes.c_void_p(-1).value and ctypes.get_errno() == 1, "huge pages"  # EPERM
     others = [int(t) for t in gathered_pids()]
     assert not (n == 2 and meets(rank)), "a futex"
-    assert os.stat("/proc/cpuinfo").st_size, "the file of the processors' clock rates"  # a copy has a size
     for other in others:
         clock = ~other << 3 | 2  # CPUCLOCK_SCHED, man 3 clock_getcpuclockid
         assert other == os.getpid() or LIBC.clock_gettime(clock, (ctypes.c_long * 2)()), "a clock"
@@ -403,18 +399,10 @@ def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient)
     assert "out of time after 2.5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
 
 
-@pytest.mark.slow
-def test_who_computes_on_a_busy_machine_has_longer_and_who_sleeps_has_not(sandboxes, monkeypatch):
-    """A busy machine is one on which half a second is too short."""
+def test_who_sleeps_is_out_of_time(sandboxes, monkeypatch):
     monkeypatch.setattr(switch, "SECONDS", 0.5)
-    monkeypatch.setattr(switch, "MOST_PATIENCE", 1000.0)
-    burns = "if dist.get_world_size() == 2:\n        until = time.process_time() + 0.6\n        while time.process_time() < until: pass"
-    computes = "import time\n" + RIGHT.replace("dist.all_reduce(y)", f"{burns}\n    dist.all_reduce(y)")
-    assert scored(computes, sandboxes).points == 3
     sleeps = scored("import time\ndef distributed_mean(x): time.sleep(1000)", sandboxes)
-    monkeypatch.setattr(switch, "MOST_PATIENCE", 0.0)
-    for late in (sleeps, scored(computes, sandboxes)):
-        assert "out of time after 0.5 s" in late.checks[0].reason
+    assert "out of time after 0.5 s" in sleeps.checks[0].reason
 
 
 def test_a_submission_that_sleeps_has_its_minutes_and_no_more(sandboxes):
@@ -475,17 +463,18 @@ def distributed_mean(x):
     assert values.reason == ""
 
 
-def test_what_is_shipped_imports_only_what_is_shipped_before_it():
-    known = {"torch", *sys.stdlib_module_names}
-    for name, source in score.shipped():
+def test_what_is_shipped_imports_only_what_is_shipped():
+    sources = sandbox.shipped()
+    known = {"torch", "numpy", *sys.stdlib_module_names}
+    for name, source in sources.items():
         for node in ast.parse(source).body:  # what is imported when it is executed
             if isinstance(node, ast.Import):
                 assert {alias.name.partition(".")[0] for alias in node.names} <= known, name
             elif isinstance(node, ast.ImportFrom):
                 package = name if name == "collectives.algorithms" else name.rpartition(".")[0]
                 module = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
-                assert module in known or module.partition(".")[0] in known, f"{name} imports {module}"
-        known.add(name)
+                parts = {module, *(f"{module}.{alias.name}" for alias in node.names)}
+                assert parts & sources.keys() or module.partition(".")[0] in known, f"{name} imports {module}"
 
 
 # --- a class, by the command line -----------------------------------------------------------

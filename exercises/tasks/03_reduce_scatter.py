@@ -57,6 +57,7 @@ TASK = Task(
     reference,
     budget,
     needs=needs,
+    new=True,
     large=Case(4, "fractions", LARGE // 2),
     allowed=frozenset({"send", "recv"}),
     suspects=(

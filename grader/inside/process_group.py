@@ -19,6 +19,8 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
+from collectives.rank.tensors import are_reordered, has_gaps
+
 from .protocol import FrameReader, decode, encode, frame
 
 ANSWER = "<answer "  # how the file names of answer cells begin
@@ -87,13 +89,12 @@ class Uplink:
         given = [values] if isinstance(values, torch.Tensor) else values or []
         _refused(op, [*given, *outputs], details.get("reduce_op"))
         stored = details.pop("stored", given)
-        details |= {"strides": _strides([*stored, *outputs][:1]), "gaps": [_gaps(stored), _gaps(outputs)]}
-        details["reordered"] = not any(details["gaps"]) and _reordered([*stored, *outputs])
-        if op in _BY_MEMORY:
-            outputs, values = (
-                list(map(_memory, outputs)),
-                values if op == "all_to_all_single" else values and list(map(_memory, given)),
-            )
+        details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
+        details["gaps"] = [any(map(has_gaps, stored)), any(map(has_gaps, outputs))]
+        details["reordered"] = not any(details["gaps"]) and are_reordered(stored, outputs)
+        if op in ("scatter", "reduce_scatter", "all_to_all_single"):
+            outputs = list(map(_memory, outputs))
+            values = list(map(_memory, values)) if isinstance(values, list) else values
         value, body = sent = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
         with self._sending:
@@ -138,7 +139,8 @@ class PendingCall(dist.Work):
         if threading.active_count() > 1:
             time.sleep(LATENCY_SECONDS)
         with self._asking:
-            if not self._asked("wait", main=_is_main(), limit=timeout.total_seconds()):
+            is_main = threading.current_thread() is threading.main_thread()
+            if not self._asked("wait", main=is_main, limit=timeout.total_seconds()):
                 raise RuntimeError(f"Timed out waiting {timeout.total_seconds() * 1000:g}ms for the call to complete")
         return True
 
@@ -281,6 +283,12 @@ class SwitchGroup(dist.ProcessGroup):
         return self._call("reduce_scatter", values, outputs, reduce_op=_name(opts), stored=inputs[0])
 
     def reduce_scatter_single(self, output, input, opts=SUM):
+        passed, wanted, parts = input.shape, output.shape, len(self._ranks)
+        if not passed or not wanted or wanted[0] * parts != passed[0] or wanted[1:] != passed[1:]:
+            raise RuntimeError(  # gloo cuts the input by rows, and not by numbers
+                f"reduce_scatter_single: an input of shape {list(passed)} for {parts} ranks needs an output with "
+                f"1/{parts} of its rows, and got one of shape {list(wanted)}."
+            )
         return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts))
 
     def reduce_scatter_single_coalesced(self, outputs, inputs, opts=SUM):
@@ -383,10 +391,6 @@ def join(uplink: Uplink, rank: int, world_size: int) -> None:
     dist.init_process_group("scored", store=dist.HashStore(), rank=rank, world_size=world_size)
 
 
-def _is_main() -> bool:
-    return threading.current_thread() is threading.main_thread()
-
-
 def _name(op: Any) -> str:
     """The name of a reduce op, or of that in torch's options."""
     op = getattr(op, "reduceOp", op)
@@ -417,33 +421,10 @@ def _contiguous(tensor: torch.Tensor) -> torch.Tensor:
     return tensor
 
 
-def _strides(first: list[torch.Tensor]) -> list[int] | None:
-    return next((list(tensor.stride()) for tensor in first if not tensor.is_contiguous()), None)
-
-
-def _gaps(tensors: list[torch.Tensor]) -> bool:
-    """Whether one is a view with gaps, between whose numbers gloo would read and write."""
-    reach = [1 + sum((size - 1) * stride for size, stride in zip(t.shape, t.stride())) for t in tensors]
-    return any(t.numel() and most > t.numel() for t, most in zip(tensors, reach))
-
-
-def _reordered(tensors: list[torch.Tensor]) -> bool:
-    """Whether some store their elements in a different order than others, as collectives/rank/tensors.py has it."""
-    orders = {
-        tuple(sorted((d for d, n in enumerate(t.shape) if n > 1), key=lambda d: -t.stride(d)))
-        for t in tensors
-        if t.numel() > 1
-    }
-    return len(orders) > 1 and not all(t.is_contiguous() for t in tensors)
-
-
 def _memory(tensor: torch.Tensor) -> torch.Tensor:
     """The numbers in their order in memory, as gloo reads a transposed tensor."""
-    dense = tensor.is_contiguous() or _gaps([tensor]) or 0 in tensor.stride()
+    dense = tensor.is_contiguous() or has_gaps(tensor) or 0 in tensor.stride()
     return tensor if dense else tensor.as_strided((tensor.numel(),), (1,)).view(tensor.shape)
-
-
-_BY_MEMORY = ("scatter", "reduce_scatter", "all_to_all_single")
 
 
 def _caller() -> dict[str, Any]:

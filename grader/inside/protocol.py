@@ -6,8 +6,9 @@ nesting, text.
 
 import json
 import struct
+from math import prod
 from operator import index
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy
 import torch
@@ -23,13 +24,6 @@ DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
 class Malformed(ValueError):
     """Bytes that no honest rank sends. The message names the kind."""
-
-
-class OpenedFile(NamedTuple):
-    """A file among the arguments of an answer, which stays with the scorer."""
-
-    number: int  # by which the rank asks for its bytes
-    size: int  # bytes
 
 
 class Opaque:
@@ -88,9 +82,8 @@ def _encode(value: Any, body: bytearray, depth: int) -> Any:
         if name in DTYPES:
             flat = value.detach().reshape(-1).clone(memory_format=torch.contiguous_format)
             body += flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
-            return {"tensor": [name, list(value.shape)]}
-    if type(value) is OpenedFile:
-        return {"file": list(value)}
+            by_columns = value.dim() == 2 and not value.is_contiguous() and value.t().is_contiguous()
+            return {"columns" if by_columns else "tensor": [name, list(value.shape)]}
     if type(value) is dict and depth > 1 and all(isinstance(key, PLAIN) for key in value):
         return {"dict": [_encode(pair, body, depth - 1) for pair in value.items()]}
     nested = isinstance(value, (list, tuple)) and not all(isinstance(v, PLAIN) for v in value)
@@ -130,18 +123,17 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
     if kind == "other":
         name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
         return type(name or "object", (Opaque,), {})()
-    if kind == "file" and isinstance(what, list) and [type(n) for n in what] == [int, int]:
-        return OpenedFile(*(_decode(number, body, at, 0) for number in what))
-    if kind == "tensor":
+    if kind in ("tensor", "columns"):
         dtype, shape = layout(what)
-        nbytes = dtype.itemsize * numel(shape)
+        nbytes = dtype.itemsize * prod(shape)
         raw = body[at[0] : at[0] + nbytes]
         at[0] += nbytes
         if len(raw) != nbytes:
             raise Malformed("a tensor with fewer bytes than its shape says")
         if not nbytes:
             return torch.empty(shape, dtype=dtype)
-        return torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        return tensor.t().contiguous().t() if kind == "columns" and tensor.dim() == 2 else tensor
     raise Malformed("a value that is not one")
 
 
@@ -150,16 +142,9 @@ def layout(what: Any) -> tuple[torch.dtype, tuple[int, ...]]:
     match what:
         case [str(name), list(shape)] if name in DTYPES and len(shape) <= 8:
             sizes = all(type(size) is int and 0 <= size <= MAX_BODY_BYTES for size in shape)
-            if sizes and numel(max(1, size) for size in shape) <= MAX_BODY_BYTES:  # else torch's strides overflow
+            if sizes and prod(max(1, size) for size in shape) <= MAX_BODY_BYTES:  # else torch's strides overflow
                 return DTYPES[name], tuple(shape)
     raise Malformed("a tensor that says nothing of its dtype and shape")
-
-
-def numel(shape: Any) -> int:
-    count = 1
-    for size in shape:
-        count *= size
-    return count
 
 
 def one_line(value: Any, most: int) -> str:

@@ -4,10 +4,6 @@ In each world the cells run again, as in a notebook that is restarted.  Data tha
 reveals nothing about a later one, whose inputs are drawn independently and sent once all ranks have returned.
 """
 
-import asyncio
-import errno
-import importlib.abc
-import io
 import os
 import random
 import socket
@@ -18,28 +14,26 @@ import traceback
 import types
 import warnings
 from concurrent.futures import thread as pools
-from importlib.machinery import ModuleSpec
 from typing import Any
 
 import torch
 
+from helpers.exercise.on_rank import LATE_SECONDS, File, outcome
+
 from . import seccomp
 from .cell import plain
-from .loop import Policy
 from .process_group import ANSWER, Uplink, join, open_to
-from .protocol import OpenedFile, decode, encode
-
-PRETENDED = ("helpers", "collectives", "grader", "matplotlib", "IPython")  # packages that are not here
-LATE_SECONDS = 0.05  # a rank starts after the others, if its case is late
+from .protocol import decode, encode
+from .shipped import PRETENDED
 
 
-def live(sock: socket.socket, base: int, closed_in: bool) -> None:
+def live(sock: socket.socket, memory: int, closed_in: bool) -> None:
     """Runs in a freshly forked process, and never returns."""
     try:
         os.setsid()
         uplink = Uplink(sock)
         job, _ = uplink.hear()
-        seccomp.limit(base)
+        seccomp.limit(memory)
         if closed_in:
             seccomp.close_in()
         random.seed()
@@ -47,8 +41,6 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
         sys.stdout = sys.stderr = _OutputStream(uplink)
         warnings.simplefilter("ignore")  # they name files of the sandbox, and are seen where the answer is written
         open_to(uplink)
-        asyncio.set_event_loop_policy(Policy())
-        sys.meta_path.insert(0, Pretended())
         loaded = set(sys.modules)
         while job:
             job = _work(uplink, job, loaded)
@@ -59,31 +51,38 @@ def live(sock: socket.socket, base: int, closed_in: bool) -> None:
 def _work(uplink: Uplink, job: dict[str, Any], loaded: set[str]) -> dict[str, Any] | None:
     """The job that follows this one; None once the answer has failed."""
     try:
-        os.environ.update(_environment(job["rank"], job["world_size"]))
+        for prefix in ("", "LOCAL_"):  # as torchrun sets them
+            os.environ |= {f"{prefix}RANK": str(job["rank"]), f"{prefix}WORLD_SIZE": str(job["world_size"])}
         join(uplink, job["rank"], job["world_size"])
         answer = _answer(job)
     except BaseException as error:
         return uplink.say(_failure(error))
+
+    def program(*arguments: Any) -> Any:
+        result = answer(*arguments)
+        _join_threads()
+        return result
+
     uplink.say({"ready": True})
     while True:
         header, body = uplink.hear()
         if "case" not in header:
             return header
         values = decode(header["case"], body)
-        values = by_columns(values) if header["by columns"] else values
-        arguments = tuple(RemoteFile(uplink, value) if isinstance(value, OpenedFile) else value for value in values)
-        passed = hold(arguments)
+        for place, size in header["files"]:
+            values[place] = File(RemoteBytes(uplink, place, size))
+        arguments = tuple(values)
         uplink.groups.clear()
         if header["late"]:
             time.sleep(LATE_SECONDS)
         try:
-            result = answer(*arguments)
-            _join_threads()
+            result, passed, left = outcome(program, arguments)
             value, body = encode((_flat(result), passed))
         except BaseException as error:
             return uplink.say(_failure(error))
         loads = "torch._dynamo" in sys.modules  # checkpoint, for one, imports it, which takes a second
-        uplink.say({"returned": value, "groups": uplink.groups, "left": _uses_modules(loaded), "loads": loads}, body)
+        besides = {"groups": uplink.groups, "leaves": left, "used": _uses_modules(loaded), "loads": loads}
+        uplink.say({"returned": value, **besides}, body)
 
 
 def _uses_modules(loaded: set[str]) -> bool:
@@ -95,31 +94,11 @@ def _uses_modules(loaded: set[str]) -> bool:
     return threading.active_count() > 1 or not imported <= {"__main__", *PRETENDED, *sys.stdlib_module_names}
 
 
-def by_columns(value: Any) -> Any:
-    """The arguments with matrices stored column by column, which aren't contiguous."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(map(by_columns, value)) if type(value) in (list, tuple) else value
-    return value.t().contiguous().t() if isinstance(value, torch.Tensor) and value.dim() == 2 else value
-
-
-def hold(value: Any) -> Any:
-    """Aliases of the arguments that the answer can't rebind: it can't replace a tensor or a list in them."""
-    if isinstance(value, (list, tuple)):
-        return type(value)(hold(part) for part in value)
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
 def _join_threads() -> None:
     """Wait for the threads that the answer has left, as the end of a program does; not for a pool's, which wait for work."""
     for thread in threading.enumerate():
         if thread is not threading.current_thread() and not thread.daemon and thread not in pools._threads_queues:
             thread.join()
-
-
-def _environment(rank: int, world_size: int) -> dict[str, str]:
-    """The environment variables that torchrun sets."""
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": world_size, "LOCAL_WORLD_SIZE": world_size}
-    return {name: str(value) for name, value in ranks.items()}
 
 
 def _answer(job: dict[str, Any]) -> Any:
@@ -128,10 +107,6 @@ def _answer(job: dict[str, Any]) -> Any:
     module.display = print  # as in a notebook
     trouble = None
     for name, source in job["cells"]:
-        if name.startswith("collectives."):  # a module of the library that this exercise's answers need
-            sys.modules[name] = types.ModuleType(name)
-            exec(compile(source, f"<{name}>", "exec"), vars(sys.modules[name]))
-            continue
         try:
             file = f"{ANSWER}{name}>"
             exec(compile(plain(source, file), file, "exec"), vars(module))
@@ -143,22 +118,6 @@ def _answer(job: dict[str, Any]) -> Any:
         more = f" It defines {', '.join(also[:5])}: keep the name that the statement gives." if also else ""
         raise trouble or NameError(f"the answer cell must define {job['function']}.{more}")
     return vars(module)[job["function"]]
-
-
-class Pretended(importlib.abc.MetaPathFinder, importlib.abc.Loader):
-    """Stand-ins for packages that are not here: a cell that imports them or tries itself out continues without."""
-
-    def find_spec(self, fullname: str, path: Any, target: Any = None) -> ModuleSpec | None:
-        if fullname.partition(".")[0] in PRETENDED:
-            return ModuleSpec(fullname, self, is_package=True)
-
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__getattr__ = self._missing
-
-    def _missing(self, name: str) -> Any:
-        if name.startswith("__"):
-            raise AttributeError(name)
-        return lambda *args, **kwargs: None
 
 
 def _flat(result: Any) -> Any:
@@ -202,31 +161,16 @@ class _OutputStream:
         return False
 
 
-class RemoteFile(io.RawIOBase):
-    """An open file as open(path, "rb", buffering=0) gives one."""
+class RemoteBytes:
+    """The content of a file that stays with the scorer, of which a slice asks for its bytes."""
 
-    def __init__(self, uplink: Uplink, opened: OpenedFile) -> None:
-        self._uplink, self._opened, self._at = uplink, opened, 0
+    def __init__(self, uplink: Uplink, place: int, size: int) -> None:
+        """place: among the arguments."""
+        self._uplink, self._place, self._size = uplink, place, size
 
-    def readable(self) -> bool:
-        return True
+    def __len__(self) -> int:
+        return self._size
 
-    seekable = readable
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        at = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._opened.size}[whence]
-        if at < 0:
-            raise OSError(errno.EINVAL, "there is nothing before the first byte of a file")
-        self._at = at
-        return at
-
-    def readinto(self, buffer: Any) -> int:
-        if self.closed:
-            raise ValueError("I/O operation on closed file")
-        buffer = memoryview(buffer).cast("B")
-        if not len(buffer):
-            return 0
-        _, part = self._uplink.ask({"read": self._opened.number, "at": self._at, "most": len(buffer)})
-        buffer[: len(part)] = part
-        self._at += len(part)
-        return len(part)
+    def __getitem__(self, part: slice) -> bytes:
+        most = part.stop - part.start
+        return self._uplink.ask({"read": self._place, "at": part.start, "most": most})[1] if most > 0 else b""

@@ -1,14 +1,13 @@
 """The system calls left to a rank that runs submitted code: to compute, and to use what it has open.
 
 A seccomp filter (Linux, man 2 seccomp) that lists what is allowed; everything else fails with EPERM.  So no processes,
-no sockets, no signals to others, no shared memory, no locks, no futex and no clock of another process, no new files,
-even where the sandbox's walls would allow them.  It cannot be taken off.
+no sockets but pairs of one's own, no signals to others, no shared memory, no locks, no futex of another process, no new
+files, even where the sandbox's walls would allow them.  It cannot be taken off.
 """
 
 import csv
 import ctypes
 import errno
-import mmap
 import os
 import platform
 import resource
@@ -17,7 +16,6 @@ import sys
 from functools import cache
 from pathlib import Path
 
-SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond torch's own
 CPU_SECONDS = 10.0  # of processor time for a rank that is alone
 # For each of several: eight on two cores get no more in an answer's ten seconds. A right one rarely needs a fiftieth.
 SHARED_CPU_SECONDS = 2.5
@@ -26,14 +24,9 @@ MAX_FILE_BYTES, MAX_OPEN_FILES = 1 << 16, 64
 
 # name, and its number on each architecture that has it (asm/unistd_64.h and asm-generic/unistd.h)
 CALLS = Path(__file__).with_name("syscalls.csv")
-RESTRICTED = {  # allowed with some arguments only, see _program
-    *("mmap", "clone", "clone3", "futex", "clock_gettime", "clock_nanosleep"),
-    *("kill", "tgkill", "sched_getaffinity", "prlimit64", "fcntl", "ioctl", "prctl", "madvise"),
-}
-MAP_HUGETLB = 0x40000  # huge pages set aside for the whole machine, which others find taken
 CLONE_THREAD = 0x10000
 FUTEX_PRIVATE_FLAG = 0x80  # without it, two ranks meet on the page of a file that both have mapped
-NEGATIVE = 0x80000000  # the clock of a process by its number: another rank's processor time
+AF_UNIX = 1  # asyncio's loop wakes itself by a pair of such sockets
 FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no locks, leases, notifications
 IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS (isatty), FIONBIO, FIONCLEX, FIOCLEX
 # Access patterns, freeing, large pages. No advice that evicts a file's pages for every process that reads it.
@@ -43,7 +36,7 @@ PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH
 _LOAD, _EQUAL, _HAS_BIT, _RETURN = 0x20, 0x15, 0x45, 0x06
 _ALLOW, _FAIL, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD, _FOURTH = 0, 4, 16, 24, 32, 40  # offsets in struct seccomp_data
+_NUMBER, _ARCH, _FIRST, _SECOND, _THIRD = 0, 4, 16, 24, 32  # offsets in struct seccomp_data
 
 
 def is_supported() -> bool:
@@ -56,34 +49,15 @@ def computing_seconds(world_size: int) -> float:
     return CPU_SECONDS if world_size == 1 else SHARED_CPU_SECONDS
 
 
-def limit(base: int) -> None:
-    """Limits on this process, whatever the system.  base: bytes of address space it has already, see used."""
+def limit(memory: int) -> None:
+    """Limits on this process, whatever the system.  memory: bytes of address space; 0: any."""
     limits = {"CPU": LIFE_SECONDS, "FSIZE": MAX_FILE_BYTES, "NOFILE": MAX_OPEN_FILES, "CORE": 0}
     if hasattr(resource, "RLIMIT_SIGPENDING"):
         limits["SIGPENDING"] = 0  # all ranks would share what there is
-    if base:
-        limits["AS"] = base + SPARE_MEMORY_BYTES
+    if memory:
+        limits["AS"] = memory
     for name, most in limits.items():
         resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
-
-
-def address_space_in_use() -> int:
-    """Bytes of address space in use, rounded up; 0 where the system does not limit it."""
-    if sys.platform != "linux":
-        return 0
-    step = 64 << 20
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    try:
-        for most in range(step, 1 << 40, step):
-            resource.setrlimit(resource.RLIMIT_AS, (most, before[1]))
-            try:
-                mmap.mmap(-1, 1 << 16).close()
-                return most
-            except OSError:
-                continue
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
-    return 0
 
 
 def close_in() -> None:
@@ -115,38 +89,27 @@ def call_numbers(machine: str) -> dict[str, int]:
 
 def _program(machine: str) -> list[bytes]:
     """The filter, for Linux's classic BPF machine: load, compare, return."""
-    numbers = call_numbers(machine)
-    fail = _FAIL | errno.EPERM
+    numbers, me = call_numbers(machine), os.getpid()
+    allowed_with = {  # some values of one argument, or a bit in it
+        "clone": (_FIRST, _HAS_BIT, (CLONE_THREAD,)), "futex": (_SECOND, _HAS_BIT, (FUTEX_PRIVATE_FLAG,)),
+        "kill": (_FIRST, _EQUAL, (me,)), "tgkill": (_FIRST, _EQUAL, (me,)), "socketpair": (_FIRST, _EQUAL, (AF_UNIX,)),
+        "fcntl": (_SECOND, _EQUAL, FCNTLS), "ioctl": (_SECOND, _EQUAL, IOCTLS), "prctl": (_FIRST, _EQUAL, PRCTLS),
+        "madvise": (_THIRD, _EQUAL, ADVICES),
+    }  # fmt: skip
+    errors = {
+        "clone3": errno.ENOSYS,  # the C library then uses clone
+        # "The value has changed": a wait for the end of a thread, which glibc makes without the flag, then looks again.
+        "futex": errno.EAGAIN,
+    }
     code = [_op(_LOAD, _ARCH), _op(_EQUAL, _ARCHITECTURES[machine], 1, 0), _op(_RETURN, _KILL), _op(_LOAD, _NUMBER)]
-    for name in filter(lambda name: name not in RESTRICTED, numbers):
-        code += [_op(_EQUAL, numbers[name], 0, 1), _op(_RETURN, _ALLOW)]
-    code += [_op(_EQUAL, numbers["clone3"], 0, 1), _op(_RETURN, _FAIL | errno.ENOSYS)]  # the C library then uses clone
-    code += _rule(numbers["mmap"], _FOURTH, [_op(_HAS_BIT, MAP_HUGETLB, 1, 0)], fail)
-    code += _rule(numbers["clone"], _FIRST, [_op(_HAS_BIT, CLONE_THREAD, 0, 1)], fail)
-    # "The value has changed": a wait for the end of a thread, which glibc makes without the flag, then looks again.
-    code += _rule(numbers["futex"], _SECOND, [_op(_HAS_BIT, FUTEX_PRIVATE_FLAG, 0, 1)], _FAIL | errno.EAGAIN)
-    for name in ("clock_gettime", "clock_nanosleep"):
-        code += _rule(numbers[name], _FIRST, [_op(_HAS_BIT, NEGATIVE, 1, 0)], fail)
-    me = os.getpid()
-    for name, offset, values in (
-        ("kill", _FIRST, (me,)), ("tgkill", _FIRST, (me,)), ("sched_getaffinity", _FIRST, (0, me)),
-        ("fcntl", _SECOND, FCNTLS), ("ioctl", _SECOND, IOCTLS), ("prctl", _FIRST, PRCTLS),
-        ("madvise", _THIRD, ADVICES),
-    ):  # fmt: skip
+    for name, number in numbers.items():
+        argument, test, values = allowed_with.get(name, (_NUMBER, _EQUAL, () if name in errors else (number,)))
         last = len(values) - 1
-        tests = [_op(_EQUAL, value, last - k, int(k == last)) for k, value in enumerate(values)]
-        code += _rule(numbers[name], offset, tests, fail)
-    # Own limits are read and never set: how far one can be lowered would reveal all ranks' use together.
-    own = [_op(_EQUAL, 0, 1, 0), _op(_EQUAL, me, 0, 5)]
-    unset = [_op(_LOAD, _THIRD), _op(_EQUAL, 0, 0, 3), _op(_LOAD, _THIRD + 4), _op(_EQUAL, 0, 0, 1)]
-    code += _rule(numbers["prlimit64"], _FIRST, own + unset, fail)
-    return code + [_op(_RETURN, fail)]
-
-
-def _rule(number: int, offset: int, tests: list[bytes], fail: int) -> list[bytes]:
-    """This call is allowed if one of its arguments passes the tests, and fails otherwise."""
-    body = [_op(_LOAD, offset), *tests, _op(_RETURN, _ALLOW), _op(_RETURN, fail)]
-    return [_op(_EQUAL, number, 0, len(body)), *body]
+        tests = [_op(test, value, last - k, int(k == last)) for k, value in enumerate(values)]
+        body = [_op(_LOAD, argument), *tests, _op(_RETURN, _ALLOW)] if values else []
+        body += [_op(_RETURN, _FAIL | errors.get(name, errno.EPERM))]
+        code += [_op(_EQUAL, number, 0, len(body)), *body]
+    return code + [_op(_RETURN, _FAIL | errno.EPERM)]
 
 
 def _op(code: int, k: int, if_true: int = 0, if_false: int = 0) -> bytes:

@@ -74,6 +74,8 @@ def _to_paste(task: Task | Puzzle, case: Case, inputs: list[tuple]) -> str:
 _THOUGHTS = {
     "inputs": "whoever called the function may still need its tensor. Which line writes into it? Work on a copy.",
     "needs": "which call sends this rank the other ranks' numbers?",
+    "flags": "whoever called the function still needs its tensors. x.detach().requires_grad_() is a tensor of your own.",
+    "argument": "whoever called the function may write into its tensors afterward. Return a copy: clone() makes one.",
     "waits": "until work.wait() returns, nobody knows whether the data has moved. Keep the work, and wait.",
 }
 
@@ -199,6 +201,13 @@ def _values(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> st
     for r, arguments in enumerate(inputs[: SHOWN_INPUTS * bool(task.parameters)]):
         lines.append(f"    rank {r}   {_arguments(task.parameters, arguments)}".rstrip())
     return _join(*lines, *_pairs(verdict), _other_ranks(verdict.ranks, case.world_size))
+
+
+def _left(task: Task, case: Case, inputs: list[tuple], verdict: Finding) -> str:
+    place = f"on rank {verdict.ranks[0]} of {ranks(case.world_size)}"
+    if verdict.aspect == "flags":
+        return f"{task.name} changes its input {place}: a tensor requires a gradient afterward, or has one."
+    return f"{task.name} is wrong {place}: it returns a tensor that was passed in, and must return a new one."
 
 
 def _argument(task: Task, verdict: Finding) -> str:
@@ -405,4 +414,7 @@ def _table(case: Case, moved: Traffic, budget: Budget) -> str:
     return "\n".join([f"  input: {case}", *lines, f"The budget: {budget.words}."])
 
 
-_WORDS = {"calls": _call, "values": _values, "inputs": _values, "waits": _call, "needs": _needs, "budget": _budget}
+_WORDS = {
+    "calls": _call, "values": _values, "inputs": _values, "flags": _left, "argument": _left, "waits": _call,
+    "needs": _needs, "budget": _budget,
+}  # fmt: skip

@@ -56,6 +56,7 @@ def judge(
         or _first("waits", attempt, lambda e: not e.waited)  # it explains any wrong number
         or _values(task, inputs, attempt, traffic, others)
         or _inputs(task, inputs, attempt, traffic)
+        or _left(task, attempt)
         or (budget_finding(task, case, inputs, attempt) if budget else None)
     )
 
@@ -119,6 +120,12 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     suspects = [untouched(k), *task.suspects, NOTHING_RETURNED]
     thought = _thought(task, inputs, [arguments[k] for arguments in got], wrong, suspects)
     return replace(verdict, aspect="values", thought=thought)
+
+
+def _left(task: Task, attempt: Attempt) -> Finding | None:
+    """The finding about flags on the arguments, or about a result that is one of them."""
+    unwanted = {"flags": task.after is not None, "argument": task.new}
+    return next((Finding(left, (rank,)) for rank, left in enumerate(attempt.left) if unwanted.get(left)), None)
 
 
 def _wrong(task: Task, inputs: list[tuple], wanted: list, got: list) -> dict[int, WrongPart]:

@@ -7,7 +7,8 @@ bytes replaces it: each read asks the scorer, which counts (grader/inside/sandbo
 import errno
 import io
 import time
-from typing import Any, Callable, Sequence
+from contextlib import suppress
+from typing import Any, Callable, Iterator, Sequence
 
 import torch
 import torch.distributed as dist
@@ -15,8 +16,8 @@ import torch.distributed as dist
 LATE_SECONDS = 0.05
 
 
-def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tuple]]) -> list[tuple[Any, tuple]]:
-    """Call the answer once per case; return, per case, its result and its arguments afterward.
+def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tuple]]) -> list[tuple[Any, tuple, str]]:
+    """Call the answer once per case; return each case's outcome as `outcome` does.
 
     late: per case, the rank that starts after the others.  inputs: per case and rank, the arguments.
     """
@@ -26,9 +27,32 @@ def perform(answer: Callable, late: Sequence[int | None], inputs: list[list[tupl
             dist.barrier()  # between two cases: no rank runs ahead
         if late[k] == rank:
             time.sleep(LATE_SECONDS)  # tried here: peers that have to wait
-        passed = hold(arguments[rank])
-        came.append((answer(*arguments[rank]), passed))
+        came.append(outcome(answer, arguments[rank]))
     return came
+
+
+def outcome(answer: Callable, arguments: tuple) -> tuple[Any, tuple, str]:
+    """The answer's result, its arguments afterward, and a word on what else is left.
+
+    The word is "flags" for a gradient, or a demand for one, on an argument; "argument" where that is the result; or "".
+    """
+    given, passed = list(_tensors(arguments)), hold(arguments)
+    result = answer(*arguments)
+    with suppress(AttributeError, RuntimeError):  # a tensor without memory of its own
+        if any(tensor.requires_grad or tensor.grad is not None for tensor in given):
+            return result, passed, "flags"
+        addresses = {tensor.data_ptr() for tensor in given if tensor.numel()}
+        if any(tensor.numel() and tensor.data_ptr() in addresses for tensor in _tensors(result)):
+            return result, passed, "argument"
+    return result, passed, ""
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for part in value:
+            yield from _tensors(part)
 
 
 def hold(value: Any) -> Any:

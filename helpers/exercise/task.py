@@ -60,6 +60,7 @@ class Task:
     reference: Callable[[list[tuple]], list[Any]]  # each rank's expected result
     budget: Callable[[Case, list[tuple]], Budget]
     after: Callable[[list[tuple]], list[tuple]] | None = lambda args: args  # the arguments afterwards; None: whatever
+    new: bool = False  # whether a result must not be an argument
     allowed: frozenset[str] | None = None  # ops; None: all
     scale: Callable[[list[tuple]], float] | None = None  # judge.TOLERANCE is a part of this
     parameters: tuple[str, ...] = ("x",)  # of the function
@@ -110,6 +111,7 @@ class Attempt:
     arguments: list[tuple]  # per rank: its arguments afterwards
     events: list[list[Event]]  # per rank
     reads: list[list[int]] = field(default_factory=list)  # per rank: bytes that each read of a file got
+    left: list[str] = field(default_factory=list)  # per rank: what else the answer left, see on_rank.outcome
 
     @cached_property
     def traffic(self) -> Traffic:
@@ -130,7 +132,7 @@ class WrongPart(NamedTuple):
 class Finding:
     """The reason why an answer is not right, as data. `feedback.explain` puts it into words."""
 
-    aspect: str  # "calls", "values", "inputs", "waits", "needs" or "budget"
+    aspect: str  # "calls", "values", "inputs", "flags", "argument", "waits", "needs" or "budget"
     ranks: tuple[int, ...] = ()  # the ranks concerned; the rest is about the first of them
     wanted: Any = None  # its result or argument; of a budget, the limit
     got: Any = None

@@ -129,9 +129,9 @@ def attempts_of(done: Run, count: int) -> list[Attempt]:
     """A run of `perform`, taken apart into its cases."""
     attempts, parts = [], zip(*(_split(events, count) for events in done.events))
     for came, events in zip(zip(*done.results), parts, strict=True):
-        results, arguments = map(list, zip(*came))
+        results, arguments, left = map(list, zip(*came))
         reads = [[got for a in own if isinstance(a, File) for got in a.reads] for own in arguments]
-        attempts.append(Attempt(results, arguments, list(events), reads))
+        attempts.append(Attempt(results, arguments, list(events), reads, left))
     return attempts
 
 

@@ -95,6 +95,6 @@ class Course:
 
     def to_gradebook(self, report: Path) -> str:
         """Takes the points of a report.json into the gradebook; returns what that said."""
-        done = self._run(str(ROOT / "grader" / "to_nbgrader.py"), str(report), "gradebook.db")
+        done = self._run(str(ROOT / "exercises" / "nbgrader" / "to_nbgrader.py"), str(report), "gradebook.db")
         assert done.returncode == 0, done.stderr
         return done.stdout

@@ -17,7 +17,7 @@ import torch
 
 from collectives.outcome.errors import RunError
 from grader.described_calls import Ungradable
-from grader.sandbox import Crew, SandboxPool
+from grader.sandbox import SandboxPool
 from grader.switch import Switch
 from helpers.exercise.cases import Case
 
@@ -213,12 +213,13 @@ def capacity(bits: int, wrong: int, seconds: float) -> float:
 
 def tried(source: str, sandboxes: SandboxPool) -> str:
     """What the receiving rank printed, or why there is nothing."""
-    with closing(Crew(sandboxes)) as crew:
-        switch = Switch(crew.world(2), {"answer": source}, "answer_of_two", crew.ended, threads=crew.threads)
-        try:
-            switch.attempt([("answer", source)], [Case(2)], [[(torch.ones(1),)] * 2])
-        except (RunError, Ungradable) as error:
-            return str(error).strip().splitlines()[-1]
+    switch = Switch(sandboxes.world(2), {"answer": source}, "answer_of_two", sandboxes.ended, sandboxes.usage)
+    try:
+        switch.attempt([("answer", source)], [Case(2)], [[(torch.ones(1),)] * 2])
+    except (RunError, Ungradable) as error:
+        return str(error).strip().splitlines()[-1]
+    finally:
+        sandboxes.dismiss()
     return switch.printed[0][1].strip()
 
 

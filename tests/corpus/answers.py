@@ -632,6 +632,17 @@ def adds_into_chunks(chunks):
     return chunks[rank]
 
 
+@wrong(SCATTER, "returns a tensor that was passed in, and must return a new one")
+def adds_to_the_very_chunk(chunks):
+    rank, n = here()
+    total = chunks[rank]
+    for shift in range(1, n):
+        arriving = torch.zeros_like(total)
+        exchange(chunks[(rank + shift) % n], (rank + shift) % n, arriving, (rank - shift) % n)
+        total = total + arriving
+    return total
+
+
 @wrong(SCATTER, "before waiting for it")
 def adds_before_wait(chunks):
     rank, n = here()
@@ -1442,6 +1453,16 @@ def forward_only(x, w1, w2, b, target):
 @wrong(MLP, "it must return 5 results, not 4")
 def forgets_the_bias(x, w1, w2, b, target):
     return mlp(x, w1, w2, b, target)[:4]
+
+
+@wrong(MLP, "changes its input on rank 0 of 2 ranks: a tensor requires a gradient afterward")
+def leaves_its_flags_on_the_weights(x, w1, w2, b, target):
+    for tensor in (x, w1, w2):
+        tensor.requires_grad_()
+    partial = (x @ w1).relu() @ w2
+    y = all_sum(partial.detach()) + b
+    dx, dw1, dw2 = torch.autograd.grad(partial, (x, w1, w2), y - target)
+    return y, all_sum(dx), dw1, dw2, (y - target).sum(0)
 
 
 # --- 11 average_in_buckets ----------------------------------------------------------------

@@ -825,7 +825,7 @@ graded("a wait that is repeated hides no steps", 3, AGAIN + textwrap.dedent("""
 
 graded("not Python yet", 0, "def distributed_mean(x)\n    return x", r"not Python yet\. Line 1: expected ':'")
 graded("no function", 0, "# my answer is below\n", "must define distributed_mean")
-graded("without end", 0, "def distributed_mean(x):\n    while True: pass", "A graded answer has 10 s")
+graded("without end", 0, "def distributed_mean(x):\n    while True: pass", "A graded answer has 30 s")
 graded("a function's name is no line", 0, """
     def distributed_mean(x):
         def inner(): raise ValueError("no")

@@ -1,4 +1,4 @@
-"""Takes points into nbgrader's gradebook:   python grader/to_nbgrader.py report/report.json gradebook.db
+"""Takes points into nbgrader's gradebook:   python exercises/nbgrader/to_nbgrader.py report/report.json gradebook.db
 
 For the environment that nbgrader is installed in: it needs nothing of the course. A check cell's points become its manual
 score in the assignment that has the exercise's notebook; nbgrader prefers it to its own autograder's.
