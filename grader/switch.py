@@ -49,7 +49,8 @@ LOOK_SECONDS = 0.2  # between two looks at the ranks' use of the machine
 # computing, counting and judging less than both.
 MAX_BYTES = 1 << 26  # from all ranks together, of which each has an equal part
 MAX_KEPT_BYTES = 1 << 26
-CALL_BYTES = OBJECT_BYTES = 2048  # that a call takes; that a tensor, or anything else, takes besides its content
+# That a call takes, and besides their contents a tensor and anything else: so MAX_CALLS calls of numbers have room.
+CALL_BYTES, TENSOR_BYTES, OBJECT_BYTES = 2048, 1024, 2048
 READ_BYTES = 1 << 16
 MAX_PRINTED_CHARACTERS = 4000  # characters of a rank that are kept
 TICK = 1e-6  # seconds in the record between two things that happen to a rank
@@ -471,9 +472,8 @@ def _nbytes(room: Room) -> int:
 
 def _size(value: Any) -> int:
     """The bytes that a value takes, at most."""
-    if value is None:
-        return 0
+    if isinstance(value, torch.Tensor):
+        return TENSOR_BYTES + value.nbytes
     if isinstance(value, (list, tuple)):
         return OBJECT_BYTES + sum(map(_size, value))
-    own = value.nbytes if isinstance(value, torch.Tensor) else 4 * len(value) if isinstance(value, str) else 0
-    return OBJECT_BYTES + own
+    return 0 if value is None else OBJECT_BYTES + (4 * len(value) if isinstance(value, str) else 0)

@@ -297,8 +297,8 @@ def meets(rank):
             return True
     return False
 
-def mapped(flags=0x22, nbytes=1 << 24):
-    return LIBC.mmap(None, ctypes.c_size_t(nbytes), 3, flags, -1, ctypes.c_long(0))
+def mapped():
+    return LIBC.mmap(None, ctypes.c_size_t(1 << 24), 3, 0x22, -1, ctypes.c_long(0))
 
 def taken():
     \"\"\"Parts of this rank's memory, all that it may have.\"\"\"
@@ -322,18 +322,8 @@ def memory_of_others(rank):
 def distributed_mean(x):
     rank, n = dist.get_rank(), dist.get_world_size()
     assert memory_of_others(rank) <= 1, "memory"
-    assert mapped(flags=0x40022) == ctypes.c_void_p(-1).value and ctypes.get_errno() == 1, "huge pages"  # EPERM
-    others = [int(t) for t in gathered_pids()]
     assert not (n == 2 and meets(rank)), "a futex"
-    for other in others:
-        clock = ~other << 3 | 2  # CPUCLOCK_SCHED, man 3 clock_getcpuclockid
-        assert other == os.getpid() or LIBC.clock_gettime(clock, (ctypes.c_long * 2)()), "a clock"
     return right(x)
-
-def gathered_pids():
-    pids = [torch.zeros(1, dtype=torch.int64) for _ in range(dist.get_world_size())]
-    dist.all_gather(pids, torch.tensor([os.getpid()]))
-    return pids
 """
 
 

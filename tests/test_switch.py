@@ -112,6 +112,18 @@ def test_the_time_is_looked_at_before_each_call(monkeypatch):
 # --- memory -----------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
+def test_as_many_calls_as_the_limit_names_have_room_and_one_more_is_refused_for_its_number():
+    """At eight ranks, where what they keep together is the most."""
+    n, one = 8, [("float32", [1])]
+    calls = [
+        call("all_reduce", i, n, torch.ones(1), one, wait=True, reduce_op="SUM") for i in range(switch.MAX_CALLS + 1)
+    ]
+    assert len(attempt(*([[*calls[:-1], RETURNED]] * n)).events[0]) == switch.MAX_CALLS
+    with pytest.raises(Ungradable, match="more than 2000 calls for one input"):
+        attempt(*([[*calls, RETURNED]] * n))
+
+
 @pytest.fixture
 def little(monkeypatch):
     monkeypatch.setattr(switch, "MAX_KEPT_BYTES", 1 << 20)
