@@ -12,10 +12,10 @@ from contextlib import closing, suppress
 from itertools import count, dropwhile
 from pathlib import Path
 
-from helpers.exercise.notebook import pristine
+from helpers.exercise.notebook import checks_of, pristine
 from helpers.progress import remember
 
-from .gradebook import Grading
+from .gradebook import CheckScore, Grading
 from .safe_text import bar
 from .submission import UnusableSubmission, parse
 from .worker_pool import NoWorker, WorkerPool, WorkItem
@@ -57,12 +57,17 @@ def _notebooks(paths: list[Path]) -> list[Path]:
 def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[Grading]:
     """The gradings of files that can be graded, remembered; the reasons why others can't be are printed."""
 
+    untouched: list[Grading] = []
+
     def work() -> Iterator[WorkItem]:
         for path in paths:
             try:
                 content = path.read_bytes()
-                parse(path, content)  # so that no worker is started over a file that is none
-                yield WorkItem(0, str(path), content, SETTINGS)
+                submitted = parse(path, content)
+                if submitted.untouched:  # no worker has to start
+                    untouched.append(_not_begun(submitted.exercise))
+                else:
+                    yield WorkItem(0, str(path), content, SETTINGS)
             except UnusableSubmission as problem:
                 print(f"{problem}\n", file=sys.stderr)
             except OSError as error:
@@ -76,12 +81,17 @@ def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[
                 print(f"{item.file} could not be graded: the grader itself failed over it.\n", file=sys.stderr)
                 continue
             try:
-                if not grading.untouched:
-                    remember(grading.exercise, grading.points, grading.of, progress)
+                remember(grading.exercise, grading.points, grading.of, progress)
             except OSError as error:
                 print(f"These points are not remembered: {error}.\n", file=sys.stderr)
             yield grading
+    yield from untouched
     bar("", 0, 0)
+
+
+def _not_begun(exercise: str) -> Grading:
+    checks = (CheckScore(check.name, check.function, 0, check.points, NOT_BEGUN) for check in checks_of(exercise))
+    return Grading(exercise, tuple(checks), untouched=True)
 
 
 def _table(gradings: list[Grading]) -> str:

@@ -101,26 +101,29 @@ def test_an_answer_cell_that_ends_its_rank(tmp_path, capsys):
     assert "ended itself with exit code 0" in said and "0 of 3 points" in said
 
 
-@pytest.mark.parametrize(
-    "answer, words",
-    [
-        ("def distributed_mean(x)\n    return x", "not Python yet. Line 1: expected ':'"),
-        ("def distributed_mean(x):\n    return '\0'", "zero|null bytes"),
-        (
-            f"<<<<<<< local\n{RIGHT}\n=======\n{WRONG}\n>>>>>>> remote",
-            r"line 1 of the answer cell is the mark of a merge",
-        ),
-        (
-            "def distributed_mean(x):\n    return f'{x['a']}'" if sys.version_info < (3, 12) else "def f(",
-            r"\(read by Python 3\.\d+",
-        ),
-        ("def mean(x):\n    return x", "must define distributed_mean. It defines mean"),
-    ],
-)
-def test_a_slip_is_named(tmp_path, capsys, answer, words):
-    assert graded(answered(tmp_path / "mine.ipynb", answer)) == 0
+SLIPS = {
+    "not Python": ("def distributed_mean(x)\n    return x", "not Python yet. Line 1: expected ':'"),
+    "null": ("def distributed_mean(x):\n    return '\0'", "null bytes"),
+    "merged": (
+        f"<<<<<<< local\n{RIGHT}\n=======\n{WRONG}\n>>>>>>> remote",
+        r"line 1 of the answer cell is the mark of a merge",
+    ),
+    "newer": (
+        "def distributed_mean(x):\n    return f'{x['a']}'" if sys.version_info < (3, 12) else "def f(",
+        r"\(read by Python 3\.\d+",
+    ),
+    "renamed": ("def mean(x):\n    return x", "must define distributed_mean. It defines mean"),
+}
+
+
+def test_a_slip_is_named(tmp_path, capsys):
+    for name, (answer, _) in SLIPS.items():
+        answered(tmp_path / f"{name}.ipynb", answer)
+    assert grade.main([str(tmp_path), "--progress", str(tmp_path / "progress.json")]) == 0
     said = capsys.readouterr().out
-    assert re.search(words, said) and "0 of 3 points" in said
+    assert said.count("0 of 3 points") == len(SLIPS)
+    for _, words in SLIPS.values():
+        assert re.search(words, said), words
 
 
 def unusable():
