@@ -63,8 +63,13 @@ def write_all(report: ReportFolder, people: list[Student], gradings: list[Gradin
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", _junit(people))
     write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
+    for name in ("students", *["gradescope"] * gradescope):
+        (folder / name).mkdir(exist_ok=True)
     for student in people:
-        write_student(report, student, gradescope)
+        drawn = [replace(one, pictures=one.pictures or report.pictures(one)) for one in student.gradings]
+        write(folder / student.page, feedback(TITLE, replace(student, gradings=drawn)))
+        if gradescope:
+            write(folder / "gradescope" / f"{slug(student.name)}.json", _gradescope(student))
     write(folder / "return.zip", _returned(folder, people))
 
 
@@ -79,16 +84,6 @@ def _returned(folder: Path, people: list[Student]) -> bytes:
             page.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(page, (folder / student.page).read_bytes())
     return content.getvalue()
-
-
-def write_student(report: ReportFolder, student: Student, gradescope: bool = False) -> None:
-    """Writes one student's page, and what Gradescope reads of it."""
-    for folder in ("students", *["gradescope"] * gradescope):
-        (report.folder / folder).mkdir(exist_ok=True)
-    drawn = [replace(one, pictures=one.pictures or report.pictures(one)) for one in student.gradings]
-    write(report.folder / student.page, feedback(TITLE, replace(student, gradings=drawn)))
-    if gradescope:
-        write(report.folder / "gradescope" / f"{slug(student.name)}.json", _gradescope(student))
 
 
 def _csv(people: list[Student]) -> str:

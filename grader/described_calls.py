@@ -1,5 +1,6 @@
 """A call as a rank describes it, checked, since all of the description may be false; and its result on each rank."""
 
+from collections.abc import Container
 from functools import partial, reduce
 from math import prod
 from typing import Any
@@ -34,7 +35,12 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         if not (type(peer) is int and peer in group or op == "recv" and peer is None):
             raise Malformed("a call to a rank that does not exist")
         setattr(event, role, peer)
-    _lay_out(event, header)
+    # How the rank's tensors are stored, of which gloo and so the course's judgment makes a difference.
+    strides, non_dense = header.get("strides"), header.get("non_dense", [])
+    if not isinstance(non_dense, list) or strides is not None and not _are_sizes(strides, range(9)):
+        raise Malformed("a call that says nothing of its tensors")
+    event.strides = strides and tuple(strides)
+    event.non_dense = tuple(side for side in ("in", "out", "order") if side in non_dense)
     if event.is_message:
         event.tag = number(header, "tag", missing=-1)
     elif collective.reduces:
@@ -43,24 +49,10 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
             raise Ungradable(f"{op} by {one_line(str(event.reduce_op), 40)} cannot be graded here.")
     elif collective.personal and op not in COLLECTIVES:
         splits = header.get("splits")
-        if not isinstance(splits, list) or len(splits) != 2 or not all(_is_sizes(s, len(group)) for s in splits):
+        if not isinstance(splits, list) or len(splits) != 2 or not all(_are_sizes(s, (0, len(group))) for s in splits):
             raise Malformed("split sizes that are none")
         event.splits = (tuple(splits[0]), tuple(splits[1]))
     return event
-
-
-def _lay_out(event: Event, header: dict[str, Any]) -> None:
-    """Note how the rank's tensors are stored, of which gloo and so the course's judgment makes a difference."""
-    strides, gaps = header.get("strides"), header.get("gaps", [False, False])
-    sized = isinstance(strides, list) and len(strides) <= 8 and all(_is_size(stride) for stride in strides)
-    if strides is not None and not sized:
-        raise Malformed("a stride that isn't a number")
-    if not isinstance(gaps, list) or len(gaps) != 2:
-        raise Malformed("a call that says nothing of its tensors")
-    event.strides = strides and tuple(strides)
-    event.non_dense = tuple(side for side, has in zip(("in", "out"), gaps) if has is True)
-    if header.get("reordered") is True:
-        event.non_dense = ("order",)
 
 
 def number(header: dict[str, Any], name: str, end: int = 1 << 63, missing: int = 0) -> int:
@@ -74,8 +66,8 @@ def _is_size(value: Any, end: int = 1 << 63) -> bool:
     return type(value) is int and 0 <= value < end
 
 
-def _is_sizes(value: Any, count: int) -> bool:
-    return isinstance(value, list) and len(value) in (0, count) and all(map(_is_size, value))
+def _are_sizes(value: Any, counts: Container[int]) -> bool:
+    return isinstance(value, list) and len(value) in counts and all(map(_is_size, value))
 
 
 def fits(op: str, given: Any) -> bool:

@@ -55,7 +55,8 @@ class ReportFolder:
         except Unfit:
             self.close()
             raise
-        self._grader = course_version()
+        rooms = (ROOT / name for name in ("collectives", "helpers", "grader"))
+        self._grader = fingerprint(*rooms, TASKS, SOLUTIONS, *own_exercises())
         self._places: dict[tuple[str, str], Path] = {}  # of student and file: its record
 
     def close(self) -> None:
@@ -107,11 +108,6 @@ def recall(place: Path) -> Grading | None:
 def remember(place: Path, grading: Grading) -> None:
     """Write a record. Raises Unfit."""
     write(place, json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
-
-
-def course_version() -> str:
-    """The fingerprint of all that a grade depends on here."""
-    return fingerprint(ROOT / "collectives", ROOT / "helpers", ROOT / "grader", TASKS, SOLUTIONS, *own_exercises())
 
 
 def fingerprint(*folders: Path) -> str:

@@ -17,7 +17,7 @@ from . import assignment, class_report, roster, walls
 from .entries import Entry, find, naming, remarks
 from .folder import ReportFolder, Unfit, recall, remember, write
 from .gradebook import Grading, students, unknown
-from .safe_text import bar, printable, printable_lines
+from .safe_text import bar, printable
 from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
 
 
@@ -37,10 +37,11 @@ def grade(
     places: dict[int, Path] = {}  # of the records
 
     def graded(k: int, grading: Grading) -> Grading:
-        entry = entries[k]
-        whose = {"student": entry.student, "file": entry.file, "id": entry.id, "late": entry.late, "time": entry.time}
-        gradings[k] = replace(grading, pictures={}, **whose)
-        return replace(grading, **whose)
+        whole = replace(
+            grading, **{name: getattr(entries[k], name) for name in ("student", "file", "id", "late", "time")}
+        )
+        gradings[k] = replace(whole, pictures={})
+        return whole
 
     def work() -> Iterator[WorkItem]:
         for k, entry in enumerate(entries):
@@ -90,7 +91,9 @@ def score(options: argparse.Namespace) -> int:
         task = assignment.read(options.exercises, options.assignment)
         if options.list:
             print(class_report.listing(entries))
-            print(*map(printable, [*remarks(entries, names), *_expected(entries, listed)]), sep="\n")
+            people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
+            about = roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
+            print(*map(printable, [*remarks(entries, names), *about]), sep="\n")
             return 0
         folder = ReportFolder(
             options.out, options.seed, not options.no_sandbox, not options.no_pictures, options.minutes
@@ -124,19 +127,13 @@ def score(options: argparse.Namespace) -> int:
     lost = sum(not any(one.exercise and not one.untouched for one in student.gradings) for student in people)
     print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
     about = "\n".join(filter(None, [*remarks(entries, names), unknown(people), about]))
-    print(*filter(None, [printable_lines(about)]), sep="\n", end="\n" * bool(about))
+    print(*map(printable, about.splitlines()), sep="\n", end="\n" * bool(about))
     files = "scores.csv, report.json, junit.xml, statistics.html, students/ (a page each), return.zip (the same pages)"
     print(f"{options.out}: {files}")
     few = [student for student in people if 100 * student.total < options.fail_under * max(1.0, student.most)]
     if few:
         print(f"{len(few)} of {len(people)} have less than {options.fail_under:g}% of the points.", file=sys.stderr)
     return 1 if few else 0
-
-
-def _expected(entries: list[Entry], listed: roster.Roster | None) -> list[str]:
-    """Students on the roster without a file, and strangers to it."""
-    people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
-    return roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
 
 
 class ProgressBar:

@@ -19,11 +19,6 @@ def bar(what: str, done: int, of: int) -> None:
         print(f"\r\x1b[K{shown}", end="", flush=True)
 
 
-def printable_lines(text: str) -> str:
-    """The lines, each without control characters."""
-    return "\n".join(map(printable, text.splitlines()))
-
-
 def printable(text: str) -> str:
     """The text on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)

@@ -192,21 +192,13 @@ class SandboxPool:
         sandbox = self._sandbox if self._ranks else self.sandbox
         self._ranks += sandbox.more_ranks(size - len(self._ranks))
 
-    def usage(self) -> dict[str, Usage]:
-        """The use of the machine by the sandbox's processes, see Sandbox.usage."""
-        return self._sandbox.usage()
-
-    def ended(self) -> list[int | None]:
-        """Ends the ranks; how each had ended before, see Sandbox.end_ranks."""
-        return self._sandbox.end_ranks()
-
     def dismiss(self) -> None:
         """Ends the ranks; the next ones are new."""
         for sock in self._ranks:
             sock.close()
         self._ranks = []
         try:
-            self.ended()
+            self._sandbox.end_ranks()
         except (OSError, EOFError):
             self._sandbox.close()  # the next ranks get another
 

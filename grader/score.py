@@ -54,18 +54,9 @@ def score(
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {QUESTIONS[check.aspect]}", points, check.points, reason, cost))
     images, undrawn = draw_runs({name: trial.shows for name, trial in trials.items() if trial.shows and pictures})
-    return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched, _pieces(submission))
-
-
-def _is_own(submission: Submission, function: str) -> bool:
-    cells = filter(is_answer, pristine(submission.exercise).cells)
-    wanted = next((cell for cell in cells if re.search(rf"^def {function}\b", cell.source, re.MULTILINE)), None)
-    return bool(wanted) and alike.is_own(submission.answers[wanted.id], wanted.source)
-
-
-def _pieces(submission: Submission) -> dict[str, list[int]]:
     given = stubs(submission.exercise)
-    return {name: alike.pieces(source, given[name]) for name, source in submission.answers.items()}
+    pieces = {name: alike.pieces(source, given[name]) for name, source in submission.answers.items()}
+    return Grading(submission.exercise, tuple(scores), "", images, undrawn, submission.untouched, pieces)
 
 
 GRADED_SECONDS = (
@@ -98,8 +89,12 @@ class Fault(Exception):
 
 def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
     try:
-        if submission.untouched or _is_own(submission, task.name):
-            raise Fault(UNTOUCHED if submission.untouched else COURSE_SOLUTION)
+        if submission.untouched:
+            raise Fault(UNTOUCHED)
+        for cell in filter(is_answer, pristine(submission.exercise).cells):
+            own = re.search(rf"^def {task.name}\b", cell.source, re.MULTILINE)
+            if own and alike.is_own(submission.answers[cell.id], cell.source):
+                raise Fault(COURSE_SOLUTION)
         return AnswerRuns(task, submission, sandboxes, seed, until).trial()
     except Fault as fault:
         return Trial(str(fault), str(fault), shows=fault.shows)
@@ -178,10 +173,11 @@ class AnswerRuns:
             return []
         task, inputs = self.task, [self.task.arguments(case, self.seed) for case in cases]
         world = self.sandboxes.world(cases[0].world_size)
-        answers, sandboxes = self.submission.answers, self.sandboxes
-        switch = Switch(world, answers, task.name, sandboxes.ended, sandboxes.usage, self.until)
+        sandbox = self.sandboxes.sandbox
+        switch = Switch(world, self.submission.answers, task.name, sandbox.end_ranks, sandbox.usage, self.until)
+        code = [cell for cell in graft(self.submission).cells if cell.cell_type == "code" and not is_check(cell)]
         try:
-            attempts = switch.attempt(_cells(self.submission), cases, inputs)
+            attempts = switch.attempt([(cell.id, cell.source) for cell in code], cases, inputs)
         except RunError as error:
             reason = broken_words(task, len(world), error).replace(LONGER, GRADED_SECONDS)
             reason += _strayed(self.submission, error) + _output(error.run.stdout)
@@ -190,9 +186,9 @@ class AnswerRuns:
             situation = "one of its cases" if isinstance(task, Puzzle) else ranks(len(world))
             raise Fault(f"{task.name} with {situation}: {error}") from None
         if switch.used_up:
-            sandboxes.dismiss()  # lest the answer's leftovers meddle in the next world
+            self.sandboxes.dismiss()  # lest the answer's leftovers meddle in the next world
         if switch.loads:
-            sandboxes.sandbox.load()
+            sandbox.load()
         return list(zip(cases, inputs, attempts, map(_output, switch.printed)))
 
 
@@ -205,12 +201,6 @@ def _strayed(submission: Submission, error: RunError) -> str:
         f"\n{missing[1]} is defined in cell {submission.elsewhere[missing[1]]}, and code outside the answer cells is not run. "
         "Move it into the answer cell."
     )
-
-
-def _cells(submission: Submission) -> list[tuple[str, str]]:
-    """Name and source of the code that ranks run before they call the answer."""
-    own = (cell for cell in graft(submission).cells if cell.cell_type == "code" and not is_check(cell))
-    return [(cell.id, cell.source) for cell in own]
 
 
 def _output(printed: list[str]) -> str:

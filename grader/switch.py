@@ -261,10 +261,11 @@ class Switch:
                 peer.printed += text(words)[: MAX_PRINTED_CHARACTERS - len(peer.printed)]
             case {"call": str(op)}:
                 self._called(peer, op, header, body)
-            case {"wait": int(index)} if index in peer.calls:
-                self._waits(peer, peer.calls[index], header)
-            case {"test": int(index)} if index in peer.calls:
-                self._tests(peer, peer.calls[index], header)
+            case {"wait": int(index)} | {"test": int(index)} if index in peer.calls:
+                if header.get("written") is True:  # to a tensor of a call in flight
+                    self._monitor.feed(peer.rank, Misused(peer.calls[index].event.index, "written", None))
+                    raise self._error(self._monitor.mismatch())
+                (self._waits if "wait" in header else self._tests)(peer, peer.calls[index], header)
             case {"read": int(place)} if place in peer.files:
                 self._read(peer, peer.files[place], header)
             case {"wait": int()} | {"test": int()}:
@@ -293,12 +294,8 @@ class Switch:
                 raise Malformed("a message that says nothing")
 
     def _waits(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
-        self._complain_if_written(peer, asked, header)
-        ticket, limit, peer.busy = (
-            number(header, "ticket"),
-            header.get("limit", 0.0),
-            number(header, "busy", MAX_THREADS),
-        )
+        ticket, limit = number(header, "ticket"), header.get("limit", 0.0)
+        peer.busy = number(header, "busy", MAX_THREADS)
         if not isinstance(limit, (int, float)):
             raise Malformed("a wait that says nothing of its thread")
         if asked.event.end is not None:  # it was complete before, and its record stays
@@ -311,17 +308,10 @@ class Switch:
         self._answer_all()
 
     def _tests(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
-        self._complain_if_written(peer, asked, header)
         ticket, busy = number(header, "ticket"), peer.busy
         if asked.event.end is not None or not self._answer(peer, asked, ticket):
             self._tell(peer, ticket, done=asked.event.end is not None)
         peer.busy = busy  # it was not waiting
-
-    def _complain_if_written(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
-        """Raises the verdict on a rank that wrote to a tensor of a call in flight."""
-        if header.get("written") is True:
-            self._monitor.feed(peer.rank, Misused(asked.event.index, "written", None))
-            raise self._error(self._monitor.mismatch())
 
     def _called(self, peer: Peer, op: str, header: dict[str, Any], body: bytes) -> None:
         if len(peer.calls) >= MAX_CALLS:

@@ -98,7 +98,8 @@ def bwrap(private: Iterable[Path] = ()) -> list[str]:
     options += ["--cap-drop", "ALL", "--uid", "65534", "--gid", "65534", "--hostname", "sandbox"]
     options += ["--setenv", "PATH", ""]  # else torch for CUDA looks for a compiler, and needs a folder to write to
     seen = {path: None for shown in _visible() for path in (shown, os.path.realpath(shown))}
-    within = [path for path in _hiding_options(private) if any(_is_below(path, shown) for shown in seen)]
+    shown = {Path(os.path.realpath(path)) for path in seen}
+    within = [path for path in _hiding_options(private) if shown & {Path(path), *Path(path).parents}]
     # The inner of two folders is mounted after the outer one, and so decides.
     for path in sorted({*seen, *within}, key=lambda path: (path.count("/"), path)):
         if path in within:
@@ -129,10 +130,6 @@ def _hiding_options(private: Iterable[Path]) -> list[str]:
     """The files and folders to hide inside, including the course, and the library wherever it is installed."""
     library = Path(importlib.util.find_spec("collectives").origin).parent
     return list(dict.fromkeys(map(os.path.realpath, (ROOT, library, *own_exercises(), *private))))
-
-
-def _is_below(path: str, folder: str) -> bool:
-    return os.path.commonpath([path, os.path.realpath(folder)]) == os.path.realpath(folder)
 
 
 def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:

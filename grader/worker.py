@@ -14,7 +14,6 @@ import time
 from base64 import b64decode
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from . import submission
 from .gradebook import Grading
@@ -33,21 +32,16 @@ def main(kind: str, *private: str) -> None:
         sandboxes = SandboxPool(kind == "sandbox", map(Path, private))
         print("up", file=answers, flush=True)
         for item in map(json.loads, sys.stdin):
-            grading = graded(item["file"], b64decode(item["content"]), sandboxes, item["settings"])
+            began = time.monotonic()
+            try:
+                submitted = submission.parse(Path(item["file"]), b64decode(item["content"]))
+                grading = score(submitted, sandboxes, **item["settings"])
+            except UnusableSubmission as problem:
+                grading = Grading(problem=str(problem))
+            grading = replace(grading, seconds=round(time.monotonic() - began, 3))
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
-
-
-def graded(file: str, content: bytes, sandboxes: SandboxPool, settings: dict[str, Any]) -> Grading:
-    """The grading of one file, which may be no notebook."""
-    try:
-        submitted = submission.parse(Path(file), content)
-        began = time.monotonic()
-        grading = score(submitted, sandboxes, **settings)
-        return replace(grading, seconds=round(time.monotonic() - began, 3))
-    except UnusableSubmission as problem:
-        return Grading(problem=str(problem))
 
 
 def _end_with_parent() -> None:

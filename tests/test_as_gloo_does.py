@@ -89,7 +89,7 @@ def wire():
     pool = sandbox.SandboxPool(walls=False)
 
     def graded(rows):
-        judged = Switch(pool.world(2), {"table": SOURCE}, "table", pool.ended)
+        judged = Switch(pool.world(2), {"table": SOURCE}, "table", pool.sandbox.end_ranks)
         try:
             (done,) = judged.attempt([("table", SOURCE)], [Case(2)], [[(rows,), (rows,)]])
             return done.results

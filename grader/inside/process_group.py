@@ -90,8 +90,8 @@ class Uplink:
         _refused(op, [*given, *outputs], details.get("reduce_op"))
         stored = details.pop("stored", given)
         details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
-        details["gaps"] = [any(map(has_gaps, stored)), any(map(has_gaps, outputs))]
-        details["reordered"] = not any(details["gaps"]) and are_reordered(stored, outputs)
+        gaps = ["in"] * any(map(has_gaps, stored)) + ["out"] * any(map(has_gaps, outputs))
+        details["non_dense"] = gaps or ["order"] * are_reordered(stored, outputs)
         if op in ("scatter", "reduce_scatter", "all_to_all_single"):
             outputs = list(map(_memory, outputs))
             values = list(map(_memory, values)) if isinstance(values, list) else values
@@ -154,8 +154,7 @@ class PendingCall(dist.Work):
 
     is_success = is_completed
 
-    def synchronize(self) -> None:
-        self.wait()
+    synchronize = wait
 
     def result(self):
         self.wait()

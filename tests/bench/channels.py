@@ -213,7 +213,8 @@ def capacity(bits: int, wrong: int, seconds: float) -> float:
 
 def tried(source: str, sandboxes: SandboxPool) -> str:
     """What the receiving rank printed, or why there is nothing."""
-    switch = Switch(sandboxes.world(2), {"answer": source}, "answer_of_two", sandboxes.ended, sandboxes.usage)
+    world, sandbox = sandboxes.world(2), sandboxes.sandbox
+    switch = Switch(world, {"answer": source}, "answer_of_two", sandbox.end_ranks, sandbox.usage)
     try:
         switch.attempt([("answer", source)], [Case(2)], [[(torch.ones(1),)] * 2])
     except (RunError, Ungradable) as error:
