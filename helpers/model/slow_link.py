@@ -18,11 +18,11 @@ Span = tuple[str, str, float, float]  # lane, activity, start and end in seconds
 class SlowLink:
     """A link that carries one call at a time: it makes the call, then sleeps as long as its bytes would take.
 
-    bandwidth: bytes per second.  latency: seconds per call.
+    bandwidth: bytes per second.  latency: seconds per call.  lane: the name of the computation's spans.
     """
 
-    def __init__(self, bandwidth: float, latency: float = 0.0) -> None:
-        self._bandwidth, self._latency = bandwidth, latency
+    def __init__(self, bandwidth: float, latency: float = 0.0, lane: str = "backward") -> None:
+        self._bandwidth, self._latency, self._lane = bandwidth, latency, lane
         self._thread = ThreadPoolExecutor(1)
         self._computed: list[Span] = []
         self._carried: list[Span] = []
@@ -35,7 +35,7 @@ class SlowLink:
         """Sleep, as a GPU would compute, while the link continues."""
         start = time.perf_counter()
         time.sleep(seconds)
-        self._computed.append(("backward", words, start, time.perf_counter()))
+        self._computed.append((self._lane, words, start, time.perf_counter()))
 
     def finish(self) -> list[Span]:
         """All spans so far, after the last call in flight has arrived."""

@@ -880,44 +880,6 @@ def divided_in_place(gradient):
     return pad_then_list(gradient.div_(dist.get_world_size()) * dist.get_world_size())
 
 
-# --- 12 accumulated_shard -----------------------------------------------------------------
-
-
-@right("accumulated_shard")
-def add_then_scatter(gradients):
-    n = dist.get_world_size()
-    shards = [shard.contiguous() for shard in (gradients.sum(0) / len(gradients) / n).chunk(n)]
-    shard = torch.empty_like(shards[0])
-    dist.reduce_scatter(shard, shards)
-    return shard
-
-
-def summed_over_ranks(gradient):
-    shard = gradient.new_empty(len(gradient) // dist.get_world_size())
-    dist.reduce_scatter_single(shard, gradient.contiguous())
-    return shard
-
-
-@wrong("accumulated_shard", "more than once")
-def after_each(gradients):
-    return sum(summed_over_ranks(g) for g in gradients) / len(gradients) / dist.get_world_size()
-
-
-@wrong("accumulated_shard", "the sum over the microbatches")
-def sum_of_microbatches(gradients):
-    return summed_over_ranks(gradients.sum(0)) / dist.get_world_size()
-
-
-@wrong("accumulated_shard", "the sum over the ranks")
-def sum_over_all_ranks(gradients):
-    return summed_over_ranks(gradients.mean(0))
-
-
-@wrong("accumulated_shard", "The earlier ones are missing")
-def only_the_last(gradients):
-    return summed_over_ranks(gradients[-1]) / dist.get_world_size()
-
-
 # --- 12 sharded_linear --------------------------------------------------------------------
 
 
@@ -952,6 +914,76 @@ def everything_gathered(x, shard):
     rows = [torch.empty_like(x) for _ in range(dist.get_world_size())]
     dist.all_gather(rows, x)
     return gather_a_list(rows[dist.get_rank()], shard)
+
+
+# --- 12 owned_means -----------------------------------------------------------------------
+
+
+def rows_of_owners(gradients, owners):
+    """A row for each rank: its gradients end to end, then zeros."""
+    n = dist.get_world_size()
+    lengths = [sum(g.numel() for g, owner in zip(gradients, owners) if owner == rank) for rank in range(n)]
+    rows, ends = gradients[0].new_zeros(n, max(lengths)), [0] * n
+    for g, owner in zip(gradients, owners):
+        rows[owner, ends[owner] : ends[owner] + g.numel()] = g.flatten()
+        ends[owner] += g.numel()
+    return rows
+
+
+def cut_row(row, gradients, owners):
+    parts, start = [], 0
+    for g, owner in zip(gradients, owners):
+        if owner == dist.get_rank():
+            parts.append(row[start : start + g.numel()].view(g.shape))
+            start += g.numel()
+    return parts
+
+
+@right("owned_means")
+def by_a_list_of_rows(gradients, owners):
+    rows = list(rows_of_owners(gradients, owners))
+    row = torch.empty_like(rows[0])
+    dist.reduce_scatter(row, rows)
+    return cut_row(row / dist.get_world_size(), gradients, owners)
+
+
+@wrong("owned_means", "these are the sums over the ranks")
+def sums_of_owned(gradients, owners):
+    return [g * dist.get_world_size() for g in by_a_list_of_rows(gradients, owners)]
+
+
+@wrong("owned_means", "the rank's own gradients")
+def own_gradients(gradients, owners):
+    return [g.clone() for g, owner in zip(gradients, owners) if owner == dist.get_rank()]
+
+
+@wrong("owned_means", "more than one call")
+def a_reduce_for_each(gradients, owners):
+    means = [g / dist.get_world_size() for g in gradients]
+    for mean, owner in zip(means, owners):
+        dist.reduce(mean, owner)
+    return [mean for mean, owner in zip(means, owners) if owner == dist.get_rank()]
+
+
+@wrong("owned_means", "the means of all gradients")
+def means_of_all(gradients, owners):
+    rows = rows_of_owners(gradients, owners) / dist.get_world_size()
+    dist.all_reduce(rows)
+    means, ends = [], [0] * len(rows)
+    for g, owner in zip(gradients, owners):
+        means.append(rows[owner, ends[owner] : ends[owner] + g.numel()].view(g.shape))
+        ends[owner] += g.numel()
+    return means
+
+
+@wrong("owned_means", "at least one tensor")
+def nobody_owns_nothing(gradients, owners):
+    n = dist.get_world_size()
+    rows = [torch.cat([g.flatten() for g, owner in zip(gradients, owners) if owner == rank]) for rank in range(n)]
+    rows = torch.nn.utils.rnn.pad_sequence(rows, batch_first=True)
+    row = torch.empty_like(rows[0])
+    dist.reduce_scatter_single(row, rows)
+    return cut_row(row / n, gradients, owners)
 
 
 # --- 12 first_shard -----------------------------------------------------------------------

@@ -1,7 +1,8 @@
 """The short tasks of chapter 12: shards of gradients and weights, and what hides their collectives.
 
-mean_shard(gradient): a rank's shard of the mean gradient, padded.  accumulated_shard(gradients): of several microbatches.
-sharded_linear(x, shard): a layer whose weight is gathered.  first_shard(weights): a rank's shard of rank 0's weights.
+mean_shard(gradient): a rank's shard of the mean gradient, padded.  sharded_linear(x, shard): a layer whose weight is gathered.
+owned_means(gradients, owners): the means of whole matrices, for the rank that owns them.  first_shard(weights): a rank's shard
+of rank 0's weights.
 tokens_to_hide(flops, bandwidth): the tokens from which both passes hide what they send.
 """
 
@@ -105,53 +106,9 @@ MEAN_SHARD = Task(
 )
 
 
-# --- accumulated_shard --------------------------------------------------------------------
-
 EVEN = tuple(Case(n, size=2, late=n - 1 if n == 4 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1)) + (
     Case(3, "fractions", 1, torch.float64),
     Case(2, "negative numbers", 3),
-)
-MICROBATCHES = 3
-
-
-def half_an_all_reduce(case, words):
-    """(N-1)/N of N x size numbers."""
-    limit = [(case.world_size - 1) * case.size * case.dtype.itemsize] * case.world_size
-    return Budget(words, sent=limit, received=limit)
-
-
-def mean_of(gradients):
-    """The mean over the ranks, by shard."""
-    return list((sum(g.double() for g in gradients) / len(gradients)).to(gradients[0].dtype).chunk(len(gradients)))
-
-
-ACCUMULATED_SHARD = Task(
-    "accumulated_shard",
-    EVEN,
-    lambda d: (d.numbers(MICROBATCHES, d.world_size * d.case.size),),
-    lambda args: mean_of([gradients.mean(0) for (gradients,) in args]),
-    lambda case, args: half_an_all_reduce(case, "half of an all_reduce of one gradient"),
-    needs=lambda case, args: [case.size * case.dtype.itemsize] * case.world_size,
-    parameters=("gradients",),
-    suspects=(
-        Suspect(
-            lambda args: mean_of([gradients.sum(0) for (gradients,) in args]),
-            "this is the sum over the microbatches. How many of them are there?",
-        ),
-        Suspect(
-            lambda args: mean_of([gradients.mean(0) * len(args) for (gradients,) in args]),
-            "this is the sum over the ranks. How many of them are there?",
-        ),
-        Suspect(
-            lambda args: mean_of([gradients[-1] for (gradients,) in args]),
-            "this is the last microbatch's gradient. The earlier ones are missing.",
-        ),
-    ),
-    thoughts={
-        "values": "add up on the rank first. Then which collective adds over the ranks, and leaves each of them one shard?",
-        "traffic": "the result is right, but a rank sends more than once. What can it add up before it sends anything?",
-        "Mismatch": "all ranks make the same call, with shards of one length.",
-    },
 )
 
 # --- sharded_linear -----------------------------------------------------------------------
@@ -190,6 +147,76 @@ SHARDED_LINEAR = Task(
         "values": "the shards in rank order, end to end, are the whole weight, flattened. How many inputs are in a row?",
         "traffic": "the result is right, but more travels than the weight. x stays where it is.",
         "RankFailed": "N shards end to end are the weight. It has as many inputs as x has columns.",
+    },
+)
+
+# --- owned_means --------------------------------------------------------------------------
+
+
+def gradients_and_owners(d):
+    """Five gradients of different shapes, and the rank that owns each: a rank may own none."""
+    size = d.case.size
+    shapes = (size, 2), (3,), (2 * size, 3), (1, size), (2, 2)
+    return [d.numbers(*shape) for shape in shapes], [d.integer(0, d.world_size, common=True) for _ in shapes]
+
+
+def owners_of(args):
+    return args[0][1]
+
+
+def over_all(args, divisor):
+    """Each gradient's sum over the ranks, divided."""
+    lists = [gradients for gradients, _ in args]
+    return [(sum(g.double() for g in same) / divisor).to(same[0].dtype) for same in zip(*lists)]
+
+
+def of_owners(args, tensors):
+    """For each rank, those of the tensors that it owns."""
+    return [[t for t, owner in zip(tensors, owners_of(args)) if owner == rank] for rank in range(len(args))]
+
+
+def bytes_owned(args):
+    return [sum(t.nbytes for t in row) for row in of_owners(args, args[0][0])]
+
+
+def one_reduce_scatter(case, args):
+    n = case.world_size
+    limit = [(n - 1) * max(bytes_owned(args))] * n
+    return Budget(
+        "one collective, and N-1 times the bytes of the rank that owns most", sent=limit, received=limit, calls=[1] * n
+    )
+
+
+OWNED_MEANS = Task(
+    "owned_means",
+    EVEN,
+    gradients_and_owners,
+    lambda args: of_owners(args, over_all(args, len(args))),
+    one_reduce_scatter,
+    needs=lambda case, args: bytes_owned(args) if case.world_size > 1 else [0],
+    parameters=("gradients", "owners"),
+    suspects=(
+        Suspect(
+            lambda args: of_owners(args, over_all(args, 1)),
+            "these are the sums over the ranks. How many ranks are there?",
+        ),
+        Suspect(
+            lambda args: [of_owners(args, gradients)[rank] for rank, (gradients, _) in enumerate(args)],
+            "these are the rank's own gradients. The other ranks' are missing.",
+        ),
+        Suspect(
+            lambda args: [over_all(args, len(args))] * len(args),
+            "these are the means of all gradients. Which of them does this rank own?",
+        ),
+    ),
+    thoughts={
+        "values": "put the gradients of each owner end to end, fill up with zeros to one length, and stack these rows in rank order. "
+        "Which collective adds, and leaves each rank its row?",
+        "calls": "the result is right, but there is more than one call. How can all gradients travel in one tensor?",
+        "traffic": "the result is right, but ranks receive means of gradients that they don't own.",
+        "RankFailed": "reduce_scatter_single wants an input N times as long as its output, and torch.cat at least one tensor: a rank "
+        "may own nothing.",
+        "Mismatch": "all ranks pass rows of one length, even a rank that owns less, or nothing.",
     },
 )
 
@@ -288,4 +315,4 @@ TOKENS_TO_HIDE = Puzzle(
     praised,
 )
 
-TASKS = (MEAN_SHARD, ACCUMULATED_SHARD, SHARDED_LINEAR, FIRST_SHARD, TOKENS_TO_HIDE)
+TASKS = (MEAN_SHARD, SHARDED_LINEAR, OWNED_MEANS, FIRST_SHARD, TOKENS_TO_HIDE)
