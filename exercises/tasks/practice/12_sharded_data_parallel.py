@@ -171,7 +171,7 @@ def over_all(args, divisor):
 
 
 def of_owners(args, tensors):
-    """For each rank, those of the tensors that it owns."""
+    """For each rank, the tensors that it owns."""
     return [[t for t, owner in zip(tensors, owners_of(args)) if owner == rank] for rank in range(len(args))]
 
 
