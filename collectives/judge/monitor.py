@@ -410,7 +410,7 @@ class Monitor(State):
         return since <= diagnose.LOOK_BACK
 
     def _is_of_latest(self, rank: int, line: Line) -> bool:
-        """Whether a line is that of the rank's latest call."""
+        """Whether the rank made its latest call from this line."""
         latest = next(reversed(self._events[rank].values()), None)
         return latest is not None and latest.line is not None and latest.line[:2] == line[:2]
 

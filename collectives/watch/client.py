@@ -30,7 +30,7 @@ START_SECONDS = 5.0  # that the script waits for the connection, so that a rank 
 END_SECONDS = 5.0  # for the collector to have read the last record
 TAKEN_SECONDS = 15.0  # that the collector of an earlier job may take to end
 RETRY_SECONDS = 0.02
-# Frames that no stack shows: this package's, and those of runpy, which isn't frozen before Python 3.11.
+# Frames that no stack shows: this package's, and runpy's, which isn't frozen before Python 3.11.
 _HIDDEN = (
     os.path.dirname(os.path.dirname(__file__)) + os.sep, "<frozen runpy", os.path.join(os.path.dirname(os.__file__), "runpy.py"),
 )  # fmt: skip

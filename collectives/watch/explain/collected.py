@@ -24,7 +24,7 @@ STATES = {
     "X": "has ended",
 }
 _WAIT = re.compile(r"(?:wchan|\[<0>\]) (\w+)")
-# Of the kernel's functions, as they are called in Linux 6: whose they are, the first that matches.
+# The owner of a kernel function, by its name in Linux 6: the first that matches.
 WAITS = (
     ("NFS", r"nfs|rpc_|xprt_|svc_"), ("Lustre", r"ptlrpc|ldlm_|osc_|cl_|ll_|vvp_"), ("Ceph", r"ceph"), ("FUSE", r"fuse_|request_wait_answer"),
     ("NVIDIA's driver", r"nv_|nvidia|uvm_|_nv\d|os_acquire"), ("a NIC's driver", r"ib_|mlx5|rdma_|efa_"),
