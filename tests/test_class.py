@@ -151,9 +151,9 @@ def test_a_worker_that_does_not_come_up_says_nothing_about_a_submission(tmp_path
     assert "Traceback" not in done.stderr and not kept(out)
 
 
-def graded(entries, out, jobs=2, each=lambda done, student: None):
+def graded(entries, out, jobs=2, each=lambda done, student: None, minutes=5.0):
     """In this process. each: called with how many are done, and the last one's student."""
-    with closing(ReportFolder(out, "s", walls=False, pictures=False)) as folder:
+    with closing(ReportFolder(out, "s", walls=False, pictures=False, minutes=minutes)) as folder:
         with closing(worker_pool.WorkerPool(jobs, walls=False)) as ours:
             gradings = instructor.grade(entries, folder, ours, lambda done, of, student: each(done, student))
         class_report.write_all(folder, gradebook.students(gradings), gradings, gradescope=True)
@@ -199,7 +199,7 @@ def test_a_worker_that_has_stopped_does_not_stop_the_class(tmp_path, monkeypatch
                 worker.send_signal(signal.SIGSTOP)
 
     entries = find([hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)])
-    gradings = graded(entries, tmp_path / "report", each=stop)
+    gradings = graded(entries, tmp_path / "report", each=stop, minutes=0.5)  # as long as it waits for the stopped one
     assert {name: grading.points for name, grading in gradings.items()} == {"ann": 3, "bob": 0, "cyd": 3}
 
 
