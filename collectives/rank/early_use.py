@@ -92,10 +92,10 @@ class Watch(DispatchMode):
         self.settle()
 
     def issued(self, call: Reading, frame: FrameType | None, caller: FrameType | None, goes_on: bool) -> None:
-        """A call was issued, which may fill a tensor that another one still uses.  goes_on: the program waits for it later."""
+        """A call was issued, which may fill a tensor that another one still sends.  goes_on: the program waits for it later."""
         if call.event.op == "recv":
             for tensor in call.all_out:
-                self.check(tensor, "written")
+                self.check(tensor, "written", filled=True)
         if goes_on and self.due(call.event.op, frame):
             self.add(Guard.of(call, caller))
         else:
@@ -195,11 +195,13 @@ class Watch(DispatchMode):
 
         return method
 
-    def check(self, tensor: torch.Tensor, how: str) -> None:
+    def check(self, tensor: torch.Tensor, how: str, filled: bool = False) -> None:
+        """Report each call whose tensors this use is too early for.  filled: by another call, which inputs alone forbid."""
         first, last = extent(tensor)
         for guard in list(self.guards.values()):  # another thread may be adding one
             for start, end, at_all in guard.extents:
-                touched = first < end and start < last and (at_all or how == "written")
+                forbidden = not at_all if filled else at_all or how == "written"
+                touched = first < end and start < last and forbidden
                 if touched and not guard.waited_for and how not in guard.reported:
                     guard.reported.add(how)
                     self._report(guard.index, how)
