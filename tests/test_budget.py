@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_489,
     "collectives/draw": 1_760,
     "collectives/figures": 672,
-    "collectives/judge": 3_461,
+    "collectives/judge": 3_462,
     "collectives/launch": 2_628,
     "collectives/log": 1_609,
     "collectives/machines": 940,
@@ -36,7 +36,7 @@ CEILINGS = {
     "collectives/train": 2_212,
     "collectives/watch": 9_969,
     "grader": 4_336,
-    "helpers": 5_282,
+    "helpers": 5_291,
     "tools": 2_902,
 }
 

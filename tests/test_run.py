@@ -282,6 +282,10 @@ def test_a_none_is_asked_about_where_it_is_used_like_a_tensor():
     def the_learners_own():
         dist.all_gather([None, None], torch.ones(1))
 
+    def before_backward():
+        dist.all_reduce(torch.ones(1, requires_grad=True).grad)
+
+    assert "come from a call" not in said(RankFailed, before_backward, world_size=2)[0]
     assert "Did this None come from a call?" in said(RankFailed, what_a_call_returned, world_size=2)[0]
     assert "come from a call" not in said(RankFailed, the_learners_own, world_size=2)[0]
 

@@ -11,7 +11,7 @@ __all__ = lazy(
         # for files of exercises/tasks
         ".cases": "LARGE Case",
         ".on_rank": "File content",
-        ".task": "ANY_VALUE Budget Finding Measure Puzzle Suspect Task",
+        ".task": "ANY_VALUE Budget Finding Measure OnError Puzzle Suspect Task",
         ".valued": "valued",
     },
 )

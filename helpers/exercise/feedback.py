@@ -15,7 +15,7 @@ from collectives.outcome.errors import Mismatch, RankFailed, RunError
 from collectives.outcome.run import Run
 
 from .cases import Case, literal, ranks
-from .task import Budget, Finding, Puzzle, Task, WrongPart
+from .task import Budget, Finding, OnError, Puzzle, Task, WrongPart
 
 SHOWN_NUMBERS = 10  # of a tensor
 SHOWN_INPUTS = 8  # of as many ranks
@@ -121,7 +121,9 @@ def _thought_on(task: Task | Puzzle, error: RunError) -> str:
     """A task's thought on how a run ended, if it is about that: not on a slip of Python, nor on dtypes if it names none."""
     thought = task.thoughts.get(type(error).__name__, "")
     if isinstance(error, RankFailed):
-        last = error.traceback.rstrip().rpartition("\n")[2]
+        last = error.traceback.rstrip().rpartition("\n")[2].strip()
+        if isinstance(thought, OnError):
+            thought = thought.thought if re.search(thought.errors, f"{ranks(error.run.world_size)}: {last}") else ""
         if _SLIP.match(last):
             return ""
         if "can't be cast to the desired output type" in last:

@@ -26,7 +26,7 @@ OtherCases = Collection[tuple[list[tuple], list[Any]]]
 
 NOTHING_RETURNED = Suspect(
     lambda args: [None for _ in args],
-    "the function returns nothing on these ranks. Printing a result does not return it.",
+    "the function returns None on these ranks. Printing a result does not return it, and neither does a call that returns None.",
     where_wrong=True,
 )
 

@@ -50,6 +50,13 @@ class Suspect:
     where_wrong: bool = False  # it explains the wrong ranks only; the others may have got it right
 
 
+class OnError(NamedTuple):
+    """A thought on some errors of a rank.  errors: a pattern of '3 ranks: ValueError: there is no rank 3'."""
+
+    errors: str
+    thought: str
+
+
 @dataclass(frozen=True)
 class Task:
     """The task of a function that all ranks call."""
@@ -73,8 +80,8 @@ class Task:
     drawn: int | None = None  # the call of a right answer's run to draw; None: all
     imports: tuple[str, ...] = ()  # modules that torch imports within a call: here once, not in each rank
     # A fault, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" means both
-    # "sent" and "received".
-    thoughts: dict[str, str] = field(default_factory=dict)
+    # "sent" and "received".  OnError: of RankFailed, if it is only on some errors.
+    thoughts: dict[str, str | OnError] = field(default_factory=dict)
     # From an answer whose values are wrong and a world size: each chunk's journey, in words and to be drawn; None where
     # it is unknown.
     follow: Callable[[Callable, int], tuple[str, Any] | None] | None = None

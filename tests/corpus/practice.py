@@ -66,6 +66,20 @@ def op_forgotten():
     return trained(lambda w: dist.all_reduce(w.grad))
 
 
+@wrong("train_together", "the sum is divided by 4")
+def by_four():
+    def line(w):
+        dist.all_reduce(w.grad)
+        w.grad /= 4
+
+    return trained(line)
+
+
+@wrong("train_together", "operations are members of `dist.ReduceOp`")
+def a_string_for_an_op():
+    return trained(lambda w: dist.all_reduce(w.grad, op="avg"))
+
+
 @wrong("train_together", "follow process 0's gradient")
 def broadcast_gradient():
     return trained(lambda w: dist.broadcast(w.grad, src=0))

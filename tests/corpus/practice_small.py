@@ -36,6 +36,17 @@ def by_cases(x):
     return x if rank == 0 else None
 
 
+@wrong("from_the_last", "(?s)there is no rank(?!.*that's alone)")
+def from_beyond_the_last(x):
+    rank, n = me()
+    y = torch.zeros_like(x)
+    if rank == n - 1 > 0:
+        dist.send(x, 0)
+    if rank == 0 < n - 1:
+        dist.recv(y, n)
+    return (y if n > 1 else x) if rank == 0 else None
+
+
 @wrong("from_the_last", "recv returns the number of the sender")
 def returned_by_recv(x):
     rank, n = me()
@@ -469,6 +480,15 @@ def counted(loss):
     bad = loss.isnan().long()
     dist.reduce(bad, 0)
     return bad.item() if dist.get_rank() == 0 else None
+
+
+@wrong("nan_ranks", "A NaN isn't equal to anything")
+def compared(loss):
+    rank, n = me()
+    bad = torch.zeros(n)
+    bad[rank] = loss.item() == float("nan")
+    dist.reduce(bad, 0)
+    return bad.nonzero().flatten().tolist() if rank == 0 else None
 
 
 @wrong("nan_ranks", "only rank 0 should return")

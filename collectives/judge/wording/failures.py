@@ -77,7 +77,8 @@ def raised(verdict: Raised) -> str:
     parts = []
     for (kind, message, frames, started), ranks in alike(zip(verdict.ranks, told)).items():
         verb = "raised" if started else "could not start:"
-        hint = [_NONE_RETURNED] * bool(_USED_NONE.search(message) and any("dist." in frame for frame in frames))
+        of_a_call = any("dist." in frame for frame in frames) and not any(".grad" in frame for frame in frames)
+        hint = [_NONE_RETURNED] * bool(_USED_NONE.search(message) and of_a_call)
         parts.append("\n".join([f"{name_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
     return "\n".join([*parts, *_consequences(verdict)])
 

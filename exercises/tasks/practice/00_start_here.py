@@ -50,15 +50,20 @@ TRAIN = Task(
             "these steps are too long: they follow the sum of the gradients. Which `op` makes it the average?",
         ),
         Suspect(
+            lambda args: trained(len(args), lambda gradients: [sum(gradients) / 4] * len(gradients)),
+            "the sum is divided by 4. How many processes are there in this case? `dist.get_world_size()` knows.",
+        ),
+        Suspect(
             lambda args: trained(len(args), lambda gradients: [gradients[0]] * len(gradients)),
             "all processes follow process 0's gradient. Which call uses everyone's?",
         ),
     ),
     thoughts={
-        "values": "right after `loss.backward()`, each process has its own gradient in `w.grad`. Is that the tensor you average?",
+        "values": "each step should follow the mean of all processes' gradients. What is in `w.grad` when the step is made?",
         "calls": "one call in each step is enough: there is one gradient to average.",
         "Stuck": "does every process make the call, in every step?",
-        "RankFailed": "the tensor to average is the gradient, `w.grad`.",
+        "RankFailed": "which tensor does the call get, and which `op`? The gradient is in `w.grad` once `backward` has run (before, "
+        "it's None), and operations are members of `dist.ReduceOp`.",
     },
 )
 

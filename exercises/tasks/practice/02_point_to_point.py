@@ -5,7 +5,7 @@ swap_pairs(x): the tensor of this rank's partner, ranks 0 and 1, 2 and 3, ... be
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 CASES = (
     Case(2),
@@ -74,7 +74,9 @@ SWAP_PAIRS = Task(
         "calls": "messages are enough: send, recv, isend, irecv, batch_isend_irecv.",
         "steps": "one message waits for the other. How can both be in flight at once?",
         "Stuck": "a send waits for its recv. Which of the two partners receives first? Or start both before you wait.",
-        "RankFailed": "with an odd number of ranks the last one has no partner.",
+        "RankFailed": OnError(
+            r"\d*[13579] ranks: .*no rank", "with an odd number of ranks the last one has no partner."
+        ),
     },
 )
 
@@ -122,7 +124,7 @@ FROM_THE_LAST = Task(
         "values": "rank 0 returns what it received, and every other rank nothing.",
         "calls": "send on one rank and recv on another is all it takes.",
         "Stuck": "every send needs a recv. Which ranks send here, and which one receives, from whom?",
-        "RankFailed": "a rank that's alone is the last one too, and can't send to itself.",
+        "RankFailed": OnError(r"^1 rank: ", "a rank that's alone is the last one too, and can't send to itself."),
         "inputs": "what arrives needs its own buffer.",
     },
 )
@@ -147,7 +149,9 @@ HAND_OVER = Task(
         "inputs": "x must hold zeros at the end. When is it safe to write into it?",
         "steps": "one message waits for another. Start the send without waiting for it.",
         "Stuck": "if every rank sends first, no rank receives. Start the send, then receive.",
-        "RankFailed": "a rank that's alone can't send to itself: it has its own numbers already.",
+        "RankFailed": OnError(
+            r"^1 rank: ", "a rank that's alone can't send to itself: it has its own numbers already."
+        ),
     },
 )
 
@@ -165,7 +169,7 @@ PASS_LEFT = Task(
         "inputs": "what arrives needs its own buffer.",
         "steps": "the messages wait for each other. How can all be in flight at once?",
         "Stuck": "who sends to rank r, and does it receive from there? Does it start both before it waits?",
-        "RankFailed": "a rank that's alone can't send to itself: it returns its own x.",
+        "RankFailed": OnError(r"^1 rank: ", "a rank that's alone can't send to itself: it returns its own x."),
     },
 )
 
@@ -200,7 +204,9 @@ RUNNING_TOTAL = Task(
         "values": "receive the total so far, add your own, pass it on.",
         "inputs": "the total is a new tensor. Which line writes into x?",
         "Stuck": "the first rank has nobody to receive from, and the last one nobody to send to.",
-        "RankFailed": "the first rank has nobody to receive from, and the last one nobody to send to.",
+        "RankFailed": OnError(
+            r"no rank", "the first rank has nobody to receive from, and the last one nobody to send to."
+        ),
     },
 )
 

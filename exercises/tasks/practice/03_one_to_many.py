@@ -4,7 +4,7 @@ deal_cards(deck): every N-th of rank 0's numbers; deal_rows(table): this rank's 
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 COLUMNS = 2
 CASES = (
@@ -66,7 +66,9 @@ DEAL_ROWS = Task(
         "values": "rank 0 cuts the table into N blocks of rows, and rank r gets the r-th.",
         "traffic": "a broadcast gives every rank the whole table. Which collective gives each its own part?",
         "inputs": "the numbers that arrive need their own buffer.",
-        "RankFailed": "scatter takes a list, on rank 0 only, with one tensor for each rank. Who cuts?",
+        "RankFailed": OnError(
+            r"_list`` must|ambiguous", "scatter takes a list, on rank 0 only, with one tensor for each rank. Who cuts?"
+        ),
         "Stuck": "does every rank call, and not only rank 0?",
     },
 )
@@ -130,7 +132,10 @@ SETTINGS_FOR_ALL = Task(
     ),
     thoughts={
         "values": "broadcast_object_list changes a list in place. Which element do you return?",
-        "RankFailed": "every rank passes a list of one element, which may be None on the ranks that receive.",
+        "RankFailed": OnError(
+            r"'NoneType' has no len|list",
+            "every rank passes a list of one element, which may be None on the ranks that receive.",
+        ),
         "Stuck": "every rank makes the call, and not only the one with the settings.",
     },
 )
@@ -187,7 +192,10 @@ DEAL_CARDS = Task(
         "values": "`deck[r::N]` begins at card r and takes every N-th.",
         "inputs": "what arrives needs its own buffer.",
         "calls": "one scatter is enough.",
-        "RankFailed": "scatter takes a list with one tensor for each rank, on rank 0 only, and None on the others.",
+        "RankFailed": OnError(
+            r"_list`` must|ambiguous",
+            "scatter takes a list with one tensor for each rank, on rank 0 only, and None on the others.",
+        ),
         "Mismatch": "`deck[r::N]` skips over other ranks' cards. `.contiguous()` puts its own next to each other.",
         "Stuck": "every rank makes the call.",
     },

@@ -5,7 +5,7 @@ accuracy(correct): on rank 0 the fraction of all samples that were answered righ
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 CASES = (
     Case(2, size=4),
@@ -72,7 +72,7 @@ ACCURACY = Task(
         "calls": "two numbers fit into one tensor, and one tensor into one call.",
         "Stuck": "does every rank call reduce, and not only the one that wants the result?",
         "Mismatch": "the ranks have different numbers of samples. What about them has the same shape everywhere?",
-        "RankFailed": "reduce returns None: where is the result?",
+        "RankFailed": OnError(r"NoneType", "reduce returns None: where is the result?"),
     },
 )
 
@@ -119,7 +119,9 @@ LARGEST = Task(
         "calls": "one reduce is enough.",
         "Stuck": "every rank makes the call, even one that wants nothing back.",
         "Mismatch": "all ranks must name the same dst: the number of the last one.",
-        "RankFailed": "ranks count from 0. What's the number of the last one?",
+        "RankFailed": OnError(
+            r"root rank|no rank|Global rank", "ranks count from 0. What's the number of the last one?"
+        ),
     },
 )
 
@@ -147,7 +149,7 @@ AS_MATRIX = Task(
         "values": "rank 0 returns a matrix with a row for each rank, in rank order, and the others None.",
         "calls": "one gather is enough.",
         "Stuck": "every rank makes the call.",
-        "RankFailed": "rank 0 passes a list of N buffers, and every other rank None.",
+        "RankFailed": OnError(r"_list`` must", "rank 0 passes a list of N buffers, and every other rank None."),
         "Mismatch": "rank 0 needs N buffers, each with its own memory, and with the shape and the dtype of x.",
     },
 )
@@ -207,13 +209,19 @@ NAN_RANKS = Task(
             lambda args: on_zero([rank for rank in range(len(args)) if rank not in with_nan(args)], args),
             "these are the healthy ranks.",
         ),
+        Suspect(
+            lambda args: on_zero([], args),
+            "no rank is found. A NaN isn't equal to anything, not even to itself: which method of a tensor recognizes one?",
+        ),
     ),
     thoughts={
-        "values": "a list of numbers, in rank order, on rank 0. Give each rank its own element, as each had its own digit.",
+        "values": "rank 0 should return a list of integers, in rank order. Does it, and are these the ranks whose loss is a NaN?",
         "calls": "one call is enough, with a tensor that has an element for each rank.",
         "Stuck": "every rank makes the call, whether its loss is a NaN or not.",
         "Mismatch": "every rank passes a tensor of the same shape: one element for each rank.",
-        "RankFailed": "every rank passes a tensor; rank 0 alone passes a list, if it gathers.",
+        "RankFailed": OnError(
+            r"_list`` must", "every rank passes a tensor; rank 0 alone passes a list, if it gathers."
+        ),
     },
 )
 

@@ -6,7 +6,7 @@ each line and records what came of it, and tools/specifications.py draws the ran
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 SIZES = (2, 3, 4, 5, 6, 7, 8, 1)
 ONE_NUMBER = tuple(Case(n, size=1, late=2 if n == 5 else None) for n in SIZES)
@@ -91,7 +91,7 @@ LAST_WORD = puzzle(
     {
         "values": "whose number should arrive everywhere? That rank is the source.",
         "Mismatch": "each rank names itself as the source. All must name the same rank: which one?",
-        "RankFailed": "ranks count from 0. What's the number of the last one?",
+        "RankFailed": OnError(r"root rank|Global rank", "ranks count from 0. What's the number of the last one?"),
     },
     suspects=[
         (
@@ -152,7 +152,10 @@ ROLL_CALL = puzzle(
     lambda args: everywhere(torch.cat([x for (x,) in args]), args),
     {
         "values": "which collective gives every rank everyone's number?",
-        "RankFailed": "read the signature: the output comes first. `all_gather` takes a list, so which form takes one large tensor?",
+        "RankFailed": OnError(
+            r"got <class 'torch.Tensor'>|allgather",
+            "read the signature: the output comes first. `all_gather` takes a list, so which form takes one large tensor?",
+        ),
     },
     suspects=[
         (
@@ -169,7 +172,10 @@ SUM_AGAIN = puzzle(
         "values": "after the reduce, rank 0 has the sum. How do the others get it?",
         "calls": "that would be a shortcut. reduce has left the sum on rank 0: which collective copies from one rank to all?",
         "Mismatch": "each rank names itself as the source. Which rank has the sum?",
-        "RankFailed": "scatter deals out a list that the source alone may pass. You need one tensor to go everywhere.",
+        "RankFailed": OnError(
+            r"scatter_list",
+            "scatter deals out a list that the source alone may pass. You need one tensor to go everywhere.",
+        ),
     },
     calls=2,
     allowed=frozenset({"reduce", "broadcast", "scatter"}),
@@ -240,7 +246,9 @@ EVERY_LIST = puzzle(
     lambda args: everywhere([mine for (mine,) in args], args),
     {
         "values": "which call gathers objects, of any size, on all ranks?",
-        "RankFailed": "these are Python lists, and of different lengths. Which form of all_gather takes objects?",
+        "RankFailed": OnError(
+            r"'NoneType'>", "these are Python lists, and of different lengths. Which form of all_gather takes objects?"
+        ),
     },
     suspects=[
         (nothing, "all_gather_object returns None. It fills the list that you pass first."),
@@ -261,7 +269,9 @@ EVENS_ONLY = puzzle(
     {
         "values": "who must be in the group whose sum this is?",
         "Stuck": "the odd ranks don't come to the all_reduce, but this group has them as members. Which ranks should it have?",
-        "RankFailed": "a list of ranks isn't a group yet. Which call makes a group of them?",
+        "RankFailed": OnError(
+            r"unhashable type: 'list'", "a list of ranks isn't a group yet. Which call makes a group of them?"
+        ),
         "Mismatch": "the odd ranks skip the call, but a group is made by every rank of the world. What if they make it too?",
     },
     suspects=[(own, "each even rank is alone in its group. Who else belongs to it?")],
@@ -278,7 +288,7 @@ BEFORE_ME = puzzle(
     before,
     {
         "values": "element k of `mine` is what rank k gets of your count. Which ranks come after you?",
-        "RankFailed": "`mine` needs one element for each rank.",
+        "RankFailed": OnError(r"outputShape|size", "`mine` needs one element for each rank."),
     },
     suspects=[
         (
@@ -300,7 +310,10 @@ MIRRORED = puzzle(
     lambda args: [x for (x,) in args[::-1]],
     {
         "values": "`splits[k]` is how many elements go to rank k. Everything goes to one rank: which one?",
-        "RankFailed": "the splits must add up to what you have, one element. Rank 0 faces rank N - 1: whom does rank r face?",
+        "RankFailed": OnError(
+            r"Split sizes",
+            "the splits must add up to what you have, one element. Rank 0 faces rank N - 1: whom does rank r face?",
+        ),
         "Mismatch": "what you send to a rank must be what it expects of you. Whom does rank r face in the mirror?",
     },
     suspects=[(own, "every rank sent its number to itself. Whom does it face in the mirror?")],
