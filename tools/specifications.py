@@ -1,6 +1,6 @@
 """Draws what each of the twelve puzzles asks for: what four ranks hold before the missing line, and after it.
 
-python -m tools.specifications
+    python -m tools.specifications
 """
 
 from itertools import count
@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from collectives.draw.canvas import REDUCED, SOFT, Area, Canvas, Picture, colour, text_width
+from collectives.draw.canvas import REDUCED, SOFT, Canvas, Picture, colour, text_width
 from collectives.draw.cells import JOINT, Tray
 from collectives.draw.labels import RankLabels
 from helpers.course import NOTEBOOKS
@@ -83,7 +83,6 @@ def specification(task: Task, inputs: list[tuple]) -> Picture:
     sketch.circle(at, middle, 17, "#ffffff", SOFT)
     sketch.text(at, middle, "?", 17, bold=True)
     sketch.reach(0, bottom + 4)
-    sketch.narrow = [[Area(0, 0, sketch.width, sketch.height)]]
     words = [", ".join(" ".join(cell.text for cell in row) for row in rows) for rows in (before, after)]
     return Picture([sketch], " -> ".join(words), f"Four ranks hold {words[0]}, and after the missing line {words[1]}")
 
