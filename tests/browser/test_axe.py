@@ -9,7 +9,7 @@ AXE = "axe-core@4.14.1"
 PAGES = (
     "index", "README", "INSTALL", "search",
     "notebooks/00_start_here", "notebooks/98_played", "notebooks/09_algorithms", "notebooks/10_what_it_costs-*",
-    "notebooks/21_prices_and_a_plan-your-turn*", "notebooks/twelve_puzzles", "notebooks/reference", "notebooks/mistakes",
+    "notebooks/21_prices_and_a_plan-from-a-plan*", "notebooks/twelve_puzzles", "notebooks/reference", "notebooks/mistakes",
     "notebooks/bench", "exercises/README", "exercises/09_beat_the_schedule", "exercises/14_within_memory*",
 )  # fmt: skip
 FOUND = """() => axe.run(document, { resultTypes: ['violations'] }).then(found => found.violations.flatMap(wrong =>
