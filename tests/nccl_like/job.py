@@ -182,7 +182,10 @@ def stuck(rank, size):
 def idle(rank, size):
     """All is complete, which nobody has asked for; then the ranks do something else until the recorder has asked."""
     dist.all_reduce(torch.ones(4))
+    device.hold(True)  # or the wait itself could find the call complete
+    found_by_recorder.clear()
     dist.all_reduce(torch.ones(4), async_op=True).wait()
+    device.hold(False)
     assert found_by_recorder.wait(60)
     dist.barrier()
 
