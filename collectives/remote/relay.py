@@ -111,7 +111,10 @@ class _Remote:
 
     def _ask(self, function: Callable, *args: Any) -> None:
         self._since = time.monotonic()
-        self._answer = self._group.engines.ask(self._engine, function, self._key, *args)
+        try:
+            self._answer = self._group.engines.ask(self._engine, function, self._key, *args)
+        except Exception:  # a client that knows that an engine is gone takes no more for it
+            self._lost("is gone")
 
     def step(self) -> bool:
         """Forward the available data. Return whether there was any."""
