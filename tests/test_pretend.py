@@ -20,6 +20,8 @@ HANGS = {
     "early use": "x = torch.ones(2)\n    w = dist.all_reduce(x, async_op=True)\n    y = x + 1\n    w.wait()\n    return y",
     "an error": "x = torch.ones(1)\n    if r == 1:\n        x[5]\n    dist.all_reduce(x)",
     "groups": "dist.new_group([0, 1 + r % 2])",
+    "orders": "x = torch.arange(6.).view(2, 3)\n    dist.reduce_scatter(x, [torch.ones(3, 2).t() for _ in range(n)])",
+    "an output's order": "y = torch.zeros(2, n).t()\n    dist.all_to_all_single(y, torch.ones(n, 2))",
 }
 RIGHT = {
     "polls": "x = torch.ones(1)\n    w = dist.all_reduce(x, async_op=True)\n    while not w.is_completed():\n        pass\n    return x",

@@ -202,6 +202,8 @@ def _call(rank: Rank, event: Event, group: RankGroup, inputs: Any, outputs: Any,
     gaps_in, gaps_out = any(map(_has_gaps, all_in)), any(map(_has_gaps, all_out))
     if gaps_in or gaps_out:
         event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
+    elif _are_reordered([*all_in, *all_out]):
+        event.non_dense = ("order",)
     event.misuse = "aliased" if len(all_out) > 1 and _aliased(all_out) else None
     scratch = event.is_scratch
     work = rank.call(event, None if scratch and event.op == "recv" else inputs, outputs, watched)
@@ -219,6 +221,17 @@ def _has_gaps(x: Tensor) -> bool:
     if x.is_contiguous():
         return False
     return 1 + sum((size - 1) * step for size, step in zip(x.shape, x.stride())) > x.numel()
+
+
+def _are_reordered(tensors: list[Tensor]) -> bool:
+    """Whether tensors without gaps store their elements in different orders."""
+    if all(x.is_contiguous() for x in tensors):
+        return False
+    orders = {
+        tuple(sorted((d for d, size in enumerate(x.shape) if size > 1), key=lambda d: -x.stride(d)))
+        for x in tensors if x.numel() > 1
+    }  # fmt: skip
+    return len(orders) > 1
 
 
 def _aliased(tensors: list[Tensor]) -> bool:
