@@ -10,16 +10,13 @@ import torch.distributed as dist
 from helpers import Mismatch, RunError, run
 from tests import ROOT
 from tests.bench.mistakes_table import (
-    DETAIL,
-    EXPLAIN,
-    PLAIN,
     REPORTS_INTRO,
     RUN,
-    SAME,
-    WATCH,
     counted,
     grade,
     grades,
+    page_grades,
+    page_row,
     report_row,
     told_by_run,
 )
@@ -99,29 +96,18 @@ def test_an_output_that_stores_its_elements_in_a_different_order_than_the_input_
     run(from_and_into_transposed_ones, world_size=2)
 
 
-def page_row(name):
-    start = report_row(name, {}).removesuffix("0 of 0 |\n")
-    [row] = re.findall(rf"^{re.escape(start)}.*$", PAGE, re.MULTILINE)
-    return row
-
-
-def page_grades(name):
-    ways = PLAIN, DETAIL, RUN, WATCH, SAME, EXPLAIN
-    return dict(zip(ways, page_row(name).split(" | ")[2:-1], strict=True))
-
-
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=when(k % 4 == 0, k % 4 == 2)) for k, name in enumerate(REPORTS)]
 )
 def test_a_report_under_run_is_graded_as_on_the_page(name):
-    assert grade(name, told_by_run(name)) == page_grades(name)[RUN], f"make mistakes: {RUN} says something else"
+    assert grade(name, told_by_run(name)) == page_grades(name, PAGE)[RUN], f"make mistakes: {RUN} says something else"
 
 
 def test_the_page_counts_its_reports():
-    intro = REPORTS_INTRO.format(**counted({name: page_grades(name) for name in REPORTS}))
+    intro = REPORTS_INTRO.format(**counted({name: page_grades(name, PAGE) for name in REPORTS}))
     assert intro in PAGE, "make mistakes: the headline counts something else"
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=when(False, k % 10 == 0)) for k, name in enumerate(REPORTS)])
 def test_a_report_is_graded_as_on_the_page(name):
-    assert page_row(name) + "\n" == report_row(name, grades(name))
+    assert page_row(name, PAGE) + "\n" == report_row(name, grades(name))

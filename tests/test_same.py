@@ -11,7 +11,7 @@ from collectives.draw.canvas import Words
 from collectives.same import data, note, same
 from collectives.same.naming import renamed
 from tests import ROOT
-from tests.corpus.same import CANNOT, RIGHT, WRONG, one_stage, two_stages
+from tests.corpus.same import CANNOT, RIGHT, WRONG, one_stage, statistics, two_stages
 
 
 def quickly(jobs):
@@ -36,13 +36,23 @@ def test_a_wrong_job_is_named(name):
         assert word in seen.reason, seen
 
 
-@pytest.mark.parametrize("name", CANNOT)
+@pytest.mark.parametrize("name", quickly(CANNOT))
 def test_what_cannot_be_compared_is_said_with_what_to_set(name):
-    job, words = CANNOT[name]
-    seen = same(job, world_size=2)
+    job, size, options, words = CANNOT[name]
+    seen = same(job, world_size=size, **options)
     assert seen.verdict == "cannot compare" and not seen.first, seen
     for word in words:
-        assert word in seen.reason, seen
+        assert word in " ".join(repr(seen).split()), seen
+
+
+def test_buffers_that_differ_are_named_and_gradients_stay_the_same():
+    seen = same(statistics, False, world_size=2)
+    assert seen.verdict == "same", seen
+    told = " ".join(repr(seen).split())
+    assert "Note: the buffer `rows` is a partial sum over ranks 0 and 1" in told, seen
+    assert "Note: the buffer `mean` is each rank's own on ranks 0 and 1, and one process's is their mean" in told, seen
+    assert "`angles`" not in told
+    assert "Note" not in repr(same(statistics, True, world_size=2))
 
 
 def test_a_verdict_is_drawn_and_has_the_same_words():

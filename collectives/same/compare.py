@@ -1,19 +1,21 @@
 """The first tensor that ranks and one process don't have in common, from their records."""
 
 from collections import defaultdict
-from typing import Sequence
+from typing import Callable, Sequence
 
 import torch
 
 from ..format import name_ranks
-from . import mistakes
+from . import clues, mistakes
 from .findings import Comparison, Difference, RankPart, Records, TensorRow
-from .first_steps import FirstSteps, TensorStep
 from .naming import Pair, renamed
 from .places import Region, block, places
-from .relation import NOISE, TOLERANCES, Relation, clusters, error, relation
+from .records import FirstSteps, TensorStep
+from .relation import NOISE, TOLERANCES, Relation, close, clusters, error, factor, relation
+from .replay import differ, same_numbers
 
 LATER = 10  # times the tolerance from the second step on: rounding goes through an optimizer
+MOST_BUFFERS = 3  # that are named
 UPDATES = 5e-2  # tolerance of parameters' changes: Adam makes the sign of a gradient that is nearly zero count
 
 
@@ -24,6 +26,28 @@ class _CannotCompare(Exception):
 def compare(ranks: Sequence[FirstSteps], one: FirstSteps) -> Comparison:
     """Compare the records of a job's ranks with one process's that got all their data."""
     return _Comparing(list(ranks), one).judged()
+
+
+def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool], FirstSteps | str]) -> Comparison:
+    """Compare with one process, which `alone` runs.
+
+    alone: returns its record, or a sentence on why it can't run; its argument is whether it also gets all ranks' parts of
+        tensors that the program cuts, or writes down, by rank: only if it can't be compared without, since some aren't data.
+    """
+    latest: Comparison | None = None
+    for join in (False, True):
+        single = alone(join)
+        if isinstance(single, str):
+            comparison = Comparison("cannot compare", single, len(ranks), remarks=clues.of_ranks(ranks))
+        else:
+            comparison = compare(ranks, single)
+        if comparison.verdict != "cannot compare":
+            return comparison
+        if latest is None or not isinstance(single, str):
+            latest = comparison
+        if not differ([record.feed for record in ranks]):
+            break
+    return latest
 
 
 class _Comparing(Records):
@@ -45,8 +69,11 @@ class _Comparing(Records):
             if not first:
                 self._enough()
         except _CannotCompare as why:
+            self.remarks += [*clues.of_ranks(self.ranks), *self._buffers(), *self._read()]
             return self._comparison("cannot compare", str(why))
+        self.remarks += self._buffers()
         if first:
+            self.remarks += clues.of_ranks(self.ranks)
             return self._comparison("differs", reason, first)
         return self._comparison("same", self._counts())
 
@@ -90,6 +117,7 @@ class _Comparing(Records):
         for k in range(steps):
             if differences := self._gradients(k):
                 self._comparable()
+                self._judged_by_its_gradient(differences[0])
                 if k == 0 and (output := self._output()):
                     return output
                 return mistakes.of(differences, self)
@@ -251,6 +279,31 @@ class _Comparing(Records):
                 return True
         return False
 
+    def _judged_by_its_gradient(self, difference: Difference) -> None:
+        """Raise _CannotCompare if a gradient that differs may be right: each rank's own, or not what the program uses."""
+        calls = [call for rank in difference.ranks for call in self.ranks[rank].calls if call.step == difference.step]
+        reduced = any(f"gradient of {part.name}" in call.about for part in difference.parts for call in calls)
+        after = [call for call in calls if call.backward and not call.unwinding and "reduce" in call.op]
+        copies = [call for call in after if f"copy of the gradient of {difference.parts[0].name}" in call.about]
+        copies += [call for call in after if not call.about and call.numel > difference.whole.numel()]
+        if any(step.line is None for step in difference.steps):
+            scale, rest = factor(difference.gradients[0], difference.whole)
+            sums = (
+                rest <= 3 * self.tolerance and close(scale, len(difference.ranks), 1e-2) and len(difference.ranks) > 1
+            )
+            if copies or sums:
+                why = (
+                    f"{mistakes.call_text(copies[0])} is passed a copy of it"
+                    if copies
+                    else "a sum may be divided later"
+                )
+                raise _CannotCompare(
+                    f"nothing takes the gradient of `{difference.label}`, and {why}: let an optimizer step, so that what is used is "
+                    "known"
+                )
+        if not reduced and mistakes.exchanged(difference, self) and mistakes.is_partial_sum(difference, self.tolerance):
+            raise _CannotCompare(mistakes.copy_or_own(difference))
+
     # Updates.
 
     def _updates(self, k: int) -> tuple[str, str] | None:
@@ -323,6 +376,35 @@ class _Comparing(Records):
             len({part.rank for part in self.parts.get(name, ()) if part.name == name}) == self.n for name in names
         )
 
+    # Buffers, and numbers that the program reads.
+
+    def _buffers(self) -> list[str]:
+        """A sentence for each buffer of a module that ranks don't hold as one process does."""
+        sentences = []
+        for name, single in self.one.buffers.items():
+            pairs = [(rank, record.buffers[name]) for rank, record in enumerate(self.ranks) if name in record.buffers]
+            if not pairs or not single.numel():
+                continue
+            ranks, tensors = [rank for rank, _ in pairs], [buffer for _, buffer in pairs]
+            layout = relation(tensors, single, max(UPDATES, 10 * self.tolerance))
+            alike = layout.letter[0] in "RS" and abs(layout.factor - 1) <= UPDATES
+            self.rows[f"buffer {name}"] = TensorRow(f"buffer {name}", layout.words(), "equal" if alike else "differs")
+            if not alike:
+                sentences.append(mistakes.buffer(name, layout, ranks, len(clusters(tensors, self.tolerance)) > 1))
+        more = len(sentences) - MOST_BUFFERS
+        return [*sentences[:MOST_BUFFERS], *([f"so do {more} other buffers"] if more > 0 else [])]
+
+    def _read(self) -> list[str]:
+        """A sentence on the first number that the program reads, the same on all ranks, and different in one process."""
+        if self._same_rows():
+            for line, values in self.one.reads.items():
+                for k, (single, *parts) in enumerate(
+                    zip(values, *(record.reads.get(line, ()) for record in self.ranks))
+                ):
+                    if all(part == parts[0] for part in parts) and not _near(parts[0], single):
+                        return [mistakes.read(line, k, parts[0], single, self.n)]
+        return []
+
     # Doubts.
 
     def _comparable(self) -> None:
@@ -337,14 +419,15 @@ class _Comparing(Records):
 
     def _same_rows(self) -> bool:
         """Whether the numbers that entered the models are the same, each as many times as the others."""
-        mine = [x for record in self.ranks for x in record.inputs]
-        theirs = self.one.inputs
-        if not mine or not theirs:
-            return True
-        a, b = (torch.cat([x.reshape(-1).double() for x in tensors]).sort().values for tensors in (mine, theirs))
-        if len(b) == 0 or len(a) % len(b) == 0:
-            return len(b) == 0 or torch.allclose(a, b.repeat_interleave(len(a) // len(b)), rtol=1e-5, atol=1e-6)
-        return False
+        inputs = [x for record in self.ranks for x in record.inputs]
+        if inputs and self.one.inputs:
+            return same_numbers(inputs, self.one.inputs)
+        feeds, alone = [record.feed.sources for record in self.ranks], self.one.feed.sources
+        return all(
+            same_numbers(list(parts), [single])
+            for line in alone
+            for single, *parts in zip(alone[line], *(sources.get(line, ()) for sources in feeds))
+        )
 
     def _enough(self) -> None:
         """Raise _CannotCompare if agreement means little: nothing was seen, or not all that was trained."""
@@ -354,11 +437,16 @@ class _Comparing(Records):
         ]  # fmt: skip
         if not trained and not (self.one.notes and self.rows):
             raise _CannotCompare(
-                "no gradient of a parameter was seen, in a module or an optimizer. Mark the tensors to compare: "
-                'note("w", w), from collectives.same'
+                'no gradient of a parameter was seen. Mark the tensors to compare: note("w", w), from collectives.same'
             )
         if missing := [name for name in trained if name not in self.compared | self.updated]:
             raise _CannotCompare(mistakes.not_compared(missing, bool(self.parts.get(missing[0]))))
+
+
+def _near(numbers: list[float], expected: list[float]) -> bool:
+    return len(numbers) == len(expected) and all(
+        abs(a - b) <= 1e-3 * max(abs(a), abs(b), 1e-6) for a, b in zip(numbers, expected)
+    )
 
 
 def _by_place(

@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import torch
 
-from .first_steps import FirstSteps, TensorStep
 from .places import Region
+from .records import FirstSteps, TensorStep
 
 
 class RankPart(NamedTuple):
@@ -84,3 +84,9 @@ class Records:
     @property
     def n(self) -> int:
         return len(self.ranks)
+
+    def data_size(self, rank: int) -> int:
+        """How many numbers of data a rank has, in modules or, without any, in what it wrote down by itself."""
+        record = self.ranks[rank]
+        sources = [part for line in record.feed.sources for part in record.feed.sources[line]]
+        return sum(x.numel() for x in record.inputs or sources)

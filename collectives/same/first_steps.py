@@ -7,8 +7,7 @@ and each torch.distributed call.
 
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass, field
-from typing import Any, Callable, NamedTuple
+from typing import Any, Callable
 
 import torch
 import torch.distributed as dist
@@ -23,7 +22,10 @@ from ..rank.callers import learners_call
 from ..rank.operators import OPS, arguments, read
 from ..rank.torch_private import DispatchMode, local
 from . import marks
-from .replay import Feed, batches_through
+from .handling import HANDLED, SMALL, Handling, address
+from .records import CallMade, FirstSteps, Parameter, TensorStep
+from .replay import Feed, batches_through, every_group_is_its_own, samplers_through
+from .variables import leaves, names_read_later, variable
 
 SEED = 1000  # of rank 0
 STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
@@ -35,66 +37,8 @@ UPDATES = {
     "_foreach_sub_", "_foreach_add_", "_foreach_addcdiv_",
 }  # fmt: skip
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+SOURCES = {torch.tensor, torch.as_tensor, torch.asarray, torch.full}  # of data that is the program's own
 HYPERPARAMETERS = ("lr", "weight_decay", "momentum", "betas", "eps")
-
-
-class CallMade(NamedTuple):
-    """A call of torch.distributed in the first steps."""
-
-    op: str
-    ranks: tuple[int, ...]  # of its group
-    line: Line | None
-    about: tuple[str, ...]  # "gradient of NAME", "output of NAME": whose memory it was passed
-    numel: int
-    step: int  # steps that an optimizer had made
-    backward: bool  # after a backward of this step, or in it
-    cut_off: bool  # it was passed an output with a history, detached, where autograd records
-
-
-@dataclass
-class TensorStep:
-    """One parameter in one step.  Tensors are this rank's parts, on the CPU."""
-
-    local: torch.Tensor | None = None  # the gradient as backward passes made it, summed; None if torch doesn't show it
-    taken: bool = False  # an optimizer has taken it
-    grad: torch.Tensor | None = None  # as the optimizer took it
-    by_hand: bool = False  # "optimizer" is the program's own arithmetic, or nothing took it before the function's end
-    line: Line | None = None  # where it was taken
-    after: torch.Tensor | None = None  # the parameter, at the next forward
-    unseen: bool = False  # the step is over, though nothing was seen to take the gradient: ZeRO by hand
-    opened: int = 0  # steps that optimizers had made
-
-
-@dataclass
-class Parameter:
-    """A tensor that is trained, on one rank."""
-
-    first: torch.Tensor | None  # its values at the first forward; None if its memory was freed then
-    shape: tuple[int, ...]  # of the part
-    start: tuple[int, ...] | None = None  # the part's first index in a DTensor
-    whole: tuple[int, ...] | None = None  # the DTensor's shape
-    steps: list[TensorStep] = field(default_factory=list)
-
-
-@dataclass
-class FirstSteps:
-    """The first steps of one rank, as plain data."""
-
-    parameters: dict[str, Parameter] = field(default_factory=dict)  # in the order of the modules
-    outputs: dict[str, torch.Tensor] = field(default_factory=dict)  # of modules in the first step, in forward order
-    notes: dict[str, torch.Tensor] = field(default_factory=dict)
-    inputs: list[torch.Tensor] = field(default_factory=list)  # data of outermost modules in the first step
-    losses: list[float] = field(default_factory=list)  # whose backward was called
-    calls: list[CallMade] = field(default_factory=list)
-    feed: Feed = field(default_factory=Feed)
-    settings: list[dict] = field(default_factory=list)  # of each parameter group of the first optimizer
-    doubts: list[str] = field(default_factory=list)  # reasons for which a difference might be no mistake
-    changes: list[str] = field(default_factory=list)  # made to the program
-    dtypes: set[torch.dtype] = field(default_factory=set)  # in which it computes or sends
-
-    def doubt(self, reason: str) -> None:
-        if reason not in self.doubts:
-            self.doubts.append(reason)
 
 
 class recorded:
@@ -102,15 +46,23 @@ class recorded:
 
     others: the feeds of the ranks whose data it gets, for one process that does the work of all.
     steps: how many to record.  stop: end `fn` at the first forward after them.
+    joined: whether the process also gets all ranks' parts of what the program itself cuts, or writes down, by rank.
     """
 
-    def __init__(self, fn: Callable, others: list[Feed] | None = None, steps: int = STEPS, stop: bool = False) -> None:
-        self.fn, self.others, self.steps, self.stop = fn, others, steps, stop
+    def __init__(
+        self,
+        fn: Callable,
+        others: list[Feed] | None = None,
+        steps: int = STEPS,
+        stop: bool = False,
+        joined: bool = False,
+    ) -> None:
+        self.fn, self.others, self.steps, self.stop, self.joined = fn, others, steps, stop, joined
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> FirstSteps:
         torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
-        recorder = Recorder(self.others, self.steps, self.stop)
+        recorder = Recorder(self.others, self.steps, self.stop, self.joined)
         for value in (*args, *kwargs.values()):
             if isinstance(value, nn.Module):
                 recorder.register(value, passed=True)
@@ -133,15 +85,16 @@ class Enough(BaseException):
 class Recorder:
     """Fills FirstSteps."""
 
-    def __init__(self, others: list[Feed] | None, steps: int, stop: bool = False) -> None:
+    def __init__(self, others: list[Feed] | None, steps: int, stop: bool = False, joined: bool = False) -> None:
         self.record, self.steps, self.stop, self.busy = FirstSteps(), steps, stop, False
-        self.others = others
+        self.others, self.joined, self.handling = others, joined, Handling(self.record)
         self._names: dict[int, str] = {}  # of modules
         self._modules: list[nn.Module] = []  # kept alive: an id is a name
         self._roots: list[tuple[nn.Module, str]] = []  # with the prefix of their names
         self._passed: set[str] = set()  # names of parameters that were passed in, and not used yet
         self._entered = False
         self._live: dict[str, torch.Tensor] = {}  # the parameters themselves
+        self._leaves: set[str] = set()  # names of those that are in no module or optimizer, as far as is known
         self._stack: list[str] = []
         self._outputs: dict[int, str] = {}  # storage -> name, of outputs with a history
         self._kept: list[torch.Tensor] = []  # these outputs, so that no storage's address is used again
@@ -154,6 +107,10 @@ class Recorder:
         stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
         stack.callback(register_optimizer_step_pre_hook(self._step).remove)
         stack.enter_context(batches_through(self._batch))
+        stack.enter_context(samplers_through(self.handling.sampled))
+        stack.enter_context(self.handling.loads())
+        if self.others is not None:
+            stack.enter_context(every_group_is_its_own())
         stack.enter_context(_Functions(self))
         if torch_private.OBSERVING:
             stack.enter_context(_Calls(self))
@@ -166,12 +123,10 @@ class Recorder:
     def register(self, root: nn.Module, passed: bool = False) -> None:
         """Give a module, and what it is made of, names.  passed: to the function, which may train a copy of it."""
         names = {_clean(name) for name, _ in root.named_parameters()}
-        if passed or not self._live or names <= self._passed:
+        if passed or not self._has_modules or names <= self._passed:
             prefix = ""
         else:
-            word = self._variable(root) or type(root).__name__
-            numbered = (f"{word}{k}" if k > 1 else word for k in range(1, 10_000))
-            prefix = next(p for p in numbered if not any(known.startswith(f"{p}.") for known in self._live))
+            prefix = self._numbered(variable(root) or type(root).__name__)
         if not passed:
             self._passed.clear()
         self._roots.append((root, prefix))
@@ -211,11 +166,34 @@ class Recorder:
         if p.requires_grad and p.is_leaf and type(p).__name__ != "DTensor":
             p.register_hook(lambda g, name=name, p=p: self._arrived(name, p, g))
 
-    def _variable(self, module: nn.Module) -> str:
-        """The variable by which the program calls a module, if it has one."""
-        frame = learners_call()[2]
-        names = [name for name, value in frame.f_locals.items() if value is module] if frame else []
-        return names[0] if names and names[0] != "self" else ""
+    def _numbered(self, word: str) -> str:
+        """A word, with a number if a name begins with it already."""
+        numbered = (f"{word}{k}" if k > 1 else word for k in range(1, 10_000))
+        return next(name for name in numbered if not any(f"{known}.".startswith(f"{name}.") for known in self._live))
+
+    @property
+    def _has_modules(self) -> bool:
+        return len(self._live) > len(self._leaves)
+
+    def backward(self, loss: torch.Tensor) -> None:
+        """A backward begins.  Where no module is trained, the tensors are whose gradients it makes."""
+        if self._unwinding():
+            return
+        if self.stop and self.has_all and not self._stack:
+            raise Enough
+        if loss.numel() == 1:
+            self.record.losses.append(float(local(loss).detach()))
+        if not self._has_modules:
+            with self.aside():
+                self._after()
+                ids = {id(p) for p in self._live.values()}
+                for leaf in leaves(loss):
+                    if id(leaf) in ids or self.handling.is_received(leaf):
+                        continue
+                    if word := variable(leaf):  # without a name, nobody updates it
+                        name = self._numbered(word)
+                        self._leaves.add(name)
+                        self._add(name, leaf)
 
     # Forward.
 
@@ -224,7 +202,7 @@ class Recorder:
             return
         if self.stop and self.has_all and not self._stack:
             raise Enough
-        with self._aside():
+        with self.aside():
             if id(module) not in self._names:
                 if self._stack:  # made on the way
                     self._names[id(module)] = f"{self._stack[-1]}.?"
@@ -256,7 +234,7 @@ class Recorder:
                 self._outputs[local(output).untyped_storage().data_ptr()] = name
                 self._kept.append(output.detach())
             if not self._made:
-                with self._aside():
+                with self.aside():
                     count = sum(key.partition("#")[0] == name for key in self.record.outputs)
                     self.record.outputs[f"{name}#{count}" if count else name] = _plain(output)
 
@@ -272,7 +250,7 @@ class Recorder:
         self._backward = True
         step = self._open(name)
         if step is not None:
-            with self._aside():
+            with self.aside():
                 mine = _plain(gradient)
                 step.local = mine if step.local is None else step.local + mine
 
@@ -293,7 +271,7 @@ class Recorder:
         with torch.no_grad():  # such a call is made by operators that NoModes would hide
             placed = {id(p): _placed_as(p.grad, p) for group in optimizer.param_groups for p in group["params"]}
         self.busy = False
-        with self._aside():
+        with self.aside():
             line = learners_call()[0]
             if not self.record.settings:
                 self.record.settings = [
@@ -306,6 +284,7 @@ class Recorder:
                     if id(p) not in known:
                         known[id(p)] = f"group{g}.{k}"
                         self._add(known[id(p)], p)
+                    self._leaves.discard(known[id(p)])
                     self._take(known[id(p)], placed[id(p)], line, by_hand=False)
         self._made, self._backward = self._made + 1, False
 
@@ -321,8 +300,8 @@ class Recorder:
             if isinstance(tensor, torch.Tensor) and type(tensor).__name__ != "DTensor":
                 for name, p in self._live.items():
                     steps = self.record.parameters[name].steps
-                    if steps and not steps[-1].taken and p.shape == tensor.shape and _address(p) == _address(tensor):
-                        with self._aside():
+                    if steps and not steps[-1].taken and p.shape == tensor.shape and address(p) == address(tensor):
+                        with self.aside():
                             self._take(name, p.grad, learners_call()[0], by_hand=True)
                         if self._backward:
                             self._made, self._backward = self._made + 1, False
@@ -342,7 +321,7 @@ class Recorder:
     # Marks and data.
 
     def note(self, name: str, value: torch.Tensor) -> None:
-        with self._aside():
+        with self.aside():
             if value.is_leaf and value.requires_grad:
                 if not any(p is value for p in self._live.values()):
                     self._add(name, value)
@@ -363,19 +342,36 @@ class Recorder:
             return made
         return self.record.feed.drawn(made, self.others)
 
+    def source(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A tensor of the program's own numbers, or a part of one."""
+        if self.inside or tensor.requires_grad or type(tensor).__name__ == "DTensor":
+            return tensor
+        with self.aside():
+            line = learners_call()[0]
+            return self.record.feed.source(str(line), tensor, self.others, self.joined) if line else tensor
+
     def call(self, made: CallMade) -> None:
         if self._made < self.steps and len(self.record.calls) < 10_000:
             self.record.calls.append(made)
 
-    def about(self, tensor: torch.Tensor) -> tuple[str | None, bool]:
-        """Whose memory a tensor is, in words, and whether it is a detached output."""
-        address = _address(tensor)
+    def about(self, tensor: torch.Tensor) -> tuple[str | None, str]:
+        """Whose memory a tensor is, in words, and what it was before it was detached."""
+        start = address(tensor)
         for name, p in self._live.items():
-            if p.grad is not None and _address(p.grad) == address:
-                return f"gradient of {name}", False
-        if address in self._outputs:
-            return f"output of {self._outputs[address] or 'the model'}", not tensor.requires_grad
-        return None, False
+            if p.grad is not None and address(p.grad) == start:
+                return f"gradient of {name}", ""
+        for name, p in self._live.items() if self._backward and not self._unwinding() else ():
+            if type(p.grad) is torch.Tensor and p.grad.shape == tensor.shape and torch.equal(p.grad, tensor):
+                return f"copy of the gradient of {name}", ""
+        if start in self._outputs:
+            output = f"output of {self._outputs[start] or 'the model'}"
+            return output, "" if tensor.requires_grad else f"the {output}"
+        return None, self.handling.detached(tensor)
+
+    @property
+    def inside(self) -> bool:
+        """Whether a module's forward or a backward runs, or all steps are recorded."""
+        return bool(self._stack) or self._unwinding() or self.has_all
 
     @property
     def has_all(self) -> bool:
@@ -386,17 +382,29 @@ class Recorder:
 
     def finish(self) -> None:
         """Take what no optimizer took; to be called when the function has returned."""
-        with self._aside():
+        with self.aside():
             self._after()
+            self._drop_leaves()
             taken = any(step.taken or step.unseen for p in self.record.parameters.values() for step in p.steps)
             for name, p in self._live.items():
                 if not taken and (self.record.parameters[name].steps or p.grad is not None):
                     self._take(name, p.grad, None, by_hand=True)
             self._after()
-            weights = {_address(p) for p in self._live.values() if _has_memory(p)}
-            self.record.feed.finish(lambda tensor: _address(tensor) in weights)
+            for root, prefix in self._roots:
+                for name, buffer in root.named_buffers(prefix=prefix):
+                    if _has_memory(buffer):
+                        self.record.buffers[_clean(name)] = _plain(buffer)
+            weights = {address(p) for p in self._live.values() if _has_memory(p)}
+            self.record.feed.finish(lambda tensor: address(tensor) in weights)
 
-    def _aside(self) -> "_Aside":
+    def _drop_leaves(self) -> None:
+        """Leave out tensors that only carry gradients, if others are trained: a module's, or any that were updated."""
+        trained = {name for name, p in self.record.parameters.items() if any(s.taken or s.unseen for s in p.steps)}
+        if trained:
+            for name in self._leaves - (set() if trained - self._leaves else trained):
+                del self.record.parameters[name], self._live[name]
+
+    def aside(self) -> "_Aside":
         return _Aside(self)
 
 
@@ -431,10 +439,18 @@ class _Functions(TorchFunctionMode):
         name = getattr(func, "__name__", "")
         if func in DRAWS:
             return recorder.drawn(func(*args, **kwargs))
+        if func in SOURCES or name == "__getitem__":
+            return recorder.source(func(*args, **kwargs))
+        if name in HANDLED:
+            value = func(*args, **kwargs)
+            if not recorder.inside:
+                with recorder.aside():
+                    recorder.handling.function(name, args[0], value)
+            return value
         if name in UPDATES and args:
             recorder.updated(args[0])
-        elif name == "backward" and args and isinstance(args[0], torch.Tensor) and args[0].numel() == 1:
-            recorder.record.losses.append(float(local(args[0]).detach()))
+        elif name == "backward" and args and isinstance(args[0], torch.Tensor):
+            recorder.backward(args[0])
         elif name in DROPOUTS:
             args, kwargs = self._without_dropout(args, kwargs)
         elif name == "scaled_dot_product_attention" and (args[4] if len(args) > 4 else kwargs.get("dropout_p")):
@@ -476,21 +492,32 @@ class _Calls(DispatchMode):
 
     def _note(self, func: Any, operator: str, args: tuple, kwargs: dict) -> None:
         recording = torch.is_grad_enabled()
-        given = arguments(func, args, kwargs)
-        group = torch_private.process_group(given["process_group"])
-        ranks = tuple(dist.get_process_group_ranks(group))
-        call = read(operator, given, ranks, dist.get_rank())
-        about, cut_off = [], False
-        for tensor in call.all_in:
-            owner, detached = self.recorder.about(tensor)
-            about += [owner] if owner else []
-            cut_off |= detached and recording
-            if tensor.is_floating_point() and owner and owner.startswith("gradient"):
-                self.recorder.record.dtypes.add(tensor.dtype)
-        line = learners_call()[0]
-        numel = sum(tensor.numel() for tensor in call.all_in)
-        step, backward = self.recorder.position()
-        self.recorder.call(CallMade(call.event.op, ranks, line, tuple(about), numel, step, backward, cut_off))
+        with self.recorder.aside():
+            given = arguments(func, args, kwargs)
+            group = torch_private.process_group(given["process_group"])
+            ranks = tuple(dist.get_process_group_ranks(group))
+            call = read(operator, given, ranks, dist.get_rank())
+            about, cut_off, aliases, summed, piece = [], "", (), None, None
+            for tensor in call.all_in:
+                owner, detached = self.recorder.about(tensor)
+                about += [owner] if owner else []
+                cut_off = cut_off or (detached if recording else "")
+                if tensor.is_floating_point() and owner and owner.startswith("gradient"):
+                    self.recorder.record.dtypes.add(tensor.dtype)
+            line, _, frame = learners_call()
+            numel = sum(tensor.numel() for tensor in call.all_in)
+            step, backward = self.recorder.position()
+            unwinding = torch_private.backward_task() != -1
+            if call.event.op == "all_reduce" and not unwinding:
+                aliases = names_read_later(frame, call.all_in[0]) if frame else ()
+                if call.event.reduce_op == "SUM" and numel <= SMALL:
+                    summed = _plain(call.all_in[0])
+                    self.recorder.handling.summed(call.all_in[0], len(self.recorder.record.calls))
+                piece = self.recorder.handling.piece(call.all_in[0])
+            if call.all_out is not call.all_in:
+                self.recorder.handling.received(call.all_out)
+        where = call.event.op, ranks, line, tuple(about), numel, step, backward, unwinding
+        self.recorder.call(CallMade(*where, cut_off, aliases, summed, piece))
 
 
 # --- tensors ------------------------------------------------------------------------------
@@ -522,10 +549,6 @@ def _placed_as(gradient: torch.Tensor | None, p: torch.Tensor) -> torch.Tensor |
 def _has_memory(tensor: torch.Tensor) -> bool:
     mine = local(tensor)
     return mine.device.type != "meta" and (mine.untyped_storage().nbytes() > 0 or not mine.numel())
-
-
-def _address(tensor: torch.Tensor) -> int:
-    return local(tensor).data_ptr()
 
 
 def _clean(name: str) -> str:

@@ -14,12 +14,13 @@ import time
 from pathlib import Path
 from typing import Callable
 
-from .compare import compare
+from .compare import beside_one_process
 from .comparison_text import text
 from .findings import Comparison
 from .first_steps import FirstSteps, recorded
 
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
+JOINED = "COLLECTIVES_SAME_JOINED"  # set where it also gets all ranks' parts of what the program cuts by rank
 PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
 
 
@@ -67,14 +68,20 @@ def _compared(where: Path, files: list[Path]) -> Comparison:
             return Comparison("cannot compare", f"rank {rank} ended before its first steps: {record}", len(files))
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "GROUP_", "ROLE_"))}
     environ |= dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
-    environ |= {"MASTER_PORT": str(_free_port()), ALONE: str(where.absolute())}
-    done = subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environ, capture_output=True, text=True)
-    one = _loaded(where / "one") if (where / "one").exists() else "it wrote no record"
-    if isinstance(one, str):
-        print(done.stderr[-2000:], file=sys.stderr)
-        reason = f"the script fails in one process: {one}. It has to run with a world size of 1"
-        return Comparison("cannot compare", reason, len(files))
-    return compare(records, one)
+    environ[ALONE] = str(where.absolute())
+
+    def alone(join: bool) -> FirstSteps | str:
+        (where / "one").unlink(missing_ok=True)
+        environ.update({"MASTER_PORT": str(_free_port()), JOINED: str(int(join))})
+        ended = subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environ, capture_output=True, text=True)
+        record = _loaded(where / "one") if (where / "one").exists() else "it wrote no record"
+        if not isinstance(record, str):
+            return record
+        if not join:
+            print(ended.stderr[-2000:], file=sys.stderr)
+        return f"the script fails in one process: {record}. It has to run with a world size of 1"
+
+    return beside_one_process(records, alone)
 
 
 def _alone(start: Callable[[], None], where: Path) -> int:
@@ -82,7 +89,7 @@ def _alone(start: Callable[[], None], where: Path) -> int:
     ranks = sorted((file for file in where.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
     feeds = [_loaded(file).feed for file in ranks]
     try:
-        _save(where / "one", recorded(start, feeds, stop=True)())
+        _save(where / "one", recorded(start, feeds, stop=True, joined=os.environ[JOINED] == "1")())
     except BaseException as error:
         _save(where / "one", f"{type(error).__name__}: {error}".split("\n")[0])
         raise

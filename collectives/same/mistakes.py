@@ -6,8 +6,8 @@ import torch
 
 from ..format import dtype_name, name_ranks
 from .findings import Difference, Records
-from .first_steps import CallMade, FirstSteps
-from .relation import Relation, close, clusters, combination, factor
+from .records import CallMade, FirstSteps
+from .relation import Relation, close, clusters, combination, error, factor
 
 
 def of(differences: list[Difference], evidence: Records) -> tuple[str, str]:
@@ -36,15 +36,25 @@ def _gradient(found: Difference, evidence: Records, tolerance: float) -> str:
     none = [rank for rank, g in zip(ranks, gradients) if not bool(g.any())]
     if none:
         return f"is zero on {name_ranks(none)}, and not in one process{_cut_off(evidence)}"
+    if len(whole.reshape(-1)) < len(ranks) and (weights := _weights(found, evidence, tolerance)):
+        return weights  # a multiple, too, as so few numbers are
     factors = [factor(g, whole) for g in gradients]
-    if all(residual <= 3 * tolerance for _, residual in factors):
+    partial = _partial(found, tolerance) if len(ranks) > 1 else None
+    is_multiple = all(residual <= 3 * tolerance for _, residual in factors)
+    if is_multiple and not (partial and whole.numel() == 1):  # one number is a multiple of any other
         if all(close(k, factors[0][0], 1e-2) for k, _ in factors):
             return _multiple(found, factors[0][0], evidence, tolerance)
         words = ", ".join(f"{k:.2f}" for k, _ in factors)
         return f"is {words} times one process's on {name_ranks(ranks)}: ranks scale it differently"
-    if len(ranks) > 1 and (partial := _partial(found, tolerance)):
+    if partial:
         who, mean = partial
         where = _where(found)
+        if mean and exchanged(found, evidence) and not _calls(found, evidence):
+            return (
+                f"is each rank's own on {name_ranks(who)}{where}, and one process's is their mean. If these ranks hold one "
+                f"tensor, all_reduce its gradient and divide it by {len(who)}; if each has its own, as with experts, it is a "
+                f"sum over all rows that were sent there: divide it by {len(who)}"
+            )
         if mean:
             return (
                 f"is each rank's own on {name_ranks(who)}, and the optimizer takes it as the mean of all{where}: "
@@ -78,6 +88,28 @@ def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | No
     return [found.ranks[group[0]] for group in groups], not close(k, 1, 1e-2)
 
 
+def exchanged(difference: Difference, evidence: Records) -> bool:
+    """Whether ranks sent each other rows in the forward: then equal first values don't show that they hold one tensor."""
+    calls = evidence.ranks[difference.ranks[0]].calls
+    return len(difference.ranks) > 1 and any(
+        call.step == difference.step and not call.backward and call.op.startswith("all_to_all") for call in calls
+    )
+
+
+def is_partial_sum(difference: Difference, tolerance: float) -> bool:
+    partial = _partial(difference, tolerance)
+    return partial is not None and not partial[1]
+
+
+def copy_or_own(difference: Difference) -> str:
+    ranks = name_ranks(difference.ranks)
+    return (
+        f"`{difference.label}` has the same first values on {ranks}, each with a gradient of its own, and all_to_all sends rows "
+        "between them. If it is one tensor, its gradient is a partial sum: all_reduce it. If each rank has its own, as with "
+        "experts, start them with different values, and give one process all of them, under names of their own"
+    )
+
+
 def _multiple(found: Difference, k: float, evidence: Records, tolerance: float) -> str:
     """The gradient is k times one process's on all ranks that hold it."""
     text = f"is {k:.2f} times one process's"
@@ -85,7 +117,7 @@ def _multiple(found: Difference, k: float, evidence: Records, tolerance: float) 
     needs, has = _fits(found, tolerance)
     n, holders = evidence.n, len(found.ranks)
     if len(calls) > 1 and k > 1.5:
-        return f"{text}: it is reduced {len(calls)} times, by {' and by '.join(map(_call_text, calls))}. Leave one out"
+        return f"{text}: it is reduced {len(calls)} times, by {' and by '.join(map(call_text, calls))}. Leave one out"
     if needs and has and _even(needs) and _even(has) and k > 1.5 and close(k, round(k), 1e-2):
         if close(sum(has), sum(needs) * holders, 1e-2) and holders > 1:
             return f"{text}: it is the sum over {name_ranks(found.ranks)}, where one process has the mean. Divide it by {holders}{_by(calls)}"
@@ -115,6 +147,22 @@ def _fits(found: Difference, tolerance: float) -> tuple[list[float] | None, list
     return needs, combination(own, found.gradients[0], tolerance)
 
 
+def _fits_rows(
+    difference: Difference, evidence: Records, tolerance: float
+) -> tuple[list[float] | None, list[float] | None]:
+    """The coefficients of _fits if ranks have different numbers of rows, and each rank's gradient is their mean."""
+    gradients, n = [step.local for step in difference.steps], len(difference.ranks)
+    counts = [evidence.data_size(rank) for rank in difference.ranks]
+    if len(set(counts)) < 2 or any(g is None or g.numel() != difference.whole.numel() for g in gradients):
+        return None, None
+    gradients = [g.view_as(difference.whole).double() for g in gradients]
+    needs = [count / sum(counts) for count in counts]
+    total, (scale, residual) = sum(gradients), factor(difference.gradients[0], sum(gradients))
+    weighted = sum(a * g for a, g in zip(needs, gradients))
+    fits = error(weighted, difference.whole) <= 10 * tolerance and residual <= 10 * tolerance and bool(total.any())
+    return (needs, [scale] * n) if fits and error(total / n, difference.whole) > 10 * tolerance else (None, None)
+
+
 def _even(coefficients: Sequence[float]) -> bool:
     nonzero = [c for c in coefficients if abs(c) > 1e-3]
     return all(close(c, nonzero[0], 1e-2) for c in nonzero)
@@ -129,6 +177,8 @@ def _numbers(coefficients: Sequence[float], total: float) -> str:
 def _weights(found: Difference, evidence: Records, tolerance: float) -> str | None:
     """Ranks count for more, or less, than they do in one process."""
     needs, has = _fits(found, tolerance)
+    if not needs or not has:
+        needs, has = _fits_rows(found, evidence, tolerance)
     if not needs or not has or len(clusters(found.gradients, tolerance)) > 1:
         return None
     left_out = [r for r, a, b in zip(found.ranks, needs, has) if abs(b) < 1e-3 * max(map(abs, has)) and abs(a) > 1e-3]
@@ -138,10 +188,10 @@ def _weights(found: Difference, evidence: Records, tolerance: float) -> str | No
         f"counts {name_ranks(found.ranks)} as {_numbers(has, sum(has))}, and one process counts their rows as "
         f"{_numbers(needs, sum(needs))}: a mean of means. Weight each rank's loss by its number of rows or tokens"
     )
-    if not close(sum(has), sum(needs), 1e-2):
+    if not close(sum(has), sum(needs), 1e-2) and found.steps[0].line:
         text = f"is {sum(has) / sum(needs):.2f} times too large, and {text}"
     calls = {
-        _call_text(call): None for record in evidence.ranks[:1] for call in record.calls
+        call_text(call): None for record in evidence.ranks[:1] for call in record.calls
         if call.step == 0 and not call.backward and call.numel == 1 and call.op == "all_reduce"
     }  # fmt: skip
     return text + (
@@ -187,7 +237,7 @@ def _scaled(differences: list[Difference], evidence: Records) -> str | None:
         if any(close(s, round(s), 1e-2) and s > 0.5 or close(1 / s, round(1 / s), 1e-2) for s in scales[:1]):
             return None  # a sum for a mean, or the reverse
         calls = {
-            _call_text(call): None for call in evidence.ranks[0].calls
+            call_text(call): None for call in evidence.ranks[0].calls
             if call.step == k and call.backward and call.numel == 1 and not call.about
         }  # fmt: skip
         hint = f" It was made by {list(calls)[-1]}" if calls else ""
@@ -213,13 +263,13 @@ def _calls(found: Difference, evidence: Records) -> list[CallMade]:
     return [c for c in evidence.ranks[part.rank].calls if c.step == found.step and name in c.about]
 
 
-def _call_text(call: CallMade) -> str:
+def call_text(call: CallMade) -> str:
     where = f" in {call.line}" if call.line else ""
     return f"{call.op}{where} over {name_ranks(call.ranks)}"
 
 
 def _by(calls: Sequence[CallMade]) -> str:
-    return f" ({_call_text(calls[-1])})" if calls else ""
+    return f" ({call_text(calls[-1])})" if calls else ""
 
 
 def _where(found: Difference) -> str:
@@ -228,16 +278,14 @@ def _where(found: Difference) -> str:
 
 
 def _cut_off(evidence: Records) -> str:
-    """A call that was passed an output without its history."""
-    for record in evidence.ranks:
-        for call in record.calls:
-            if call.cut_off:
-                output = next(about for about in call.about if about.startswith("output"))
-                return (
-                    f". {_call_text(call)} was passed the {output} without its history, so no gradient goes back through it: "
-                    "use torch.distributed.nn.functional"
-                )
-    return ""
+    """A call that was passed something without its history."""
+    call = next((call for record in evidence.ranks for call in record.calls if call.cut_off), None)
+    if call is None:
+        return ""
+    return (
+        f". {call_text(call)} was passed {call.cut_off} without its history, so no gradient goes back through it: use "
+        "torch's functional collectives"
+    )
 
 
 # --- other reasons ------------------------------------------------------------------------
@@ -296,6 +344,30 @@ def noted(name: str, found: Relation, ranks: list[FirstSteps]) -> str:
     return (
         f"`{name}`: {found.factor:.2f} times one process's on all ranks: it was summed over ranks that held it whole already, "
         "or divided once too often"
+    )
+
+
+def buffer(name: str, layout: Relation, ranks: list[int], differ: bool) -> str:
+    """differ: between ranks."""
+    if layout.letter == "P":
+        how = f"is a partial sum over {name_ranks(ranks)}: each has its own part of one process's"
+    elif layout.letter == "M":
+        how = f"is each rank's own on {name_ranks(ranks)}, and one process's is their mean"
+    elif differ:
+        how = f"differs between {name_ranks(ranks)}, and from one process's"
+    elif layout.letter == "?":
+        how = f"is the same on {name_ranks(ranks)}, and unrelated to one process's"
+    else:
+        how = f"is {layout.factor:.2f} times one process's on {name_ranks(ranks)}"
+    return f"the buffer `{name}` {how}. Reduce it before it's used, or saved, as the whole model's"
+
+
+def read(line: str, k: int, numbers: list[float], expected: list[float], n: int) -> str:
+    a, b = (", ".join(f"{number:.4g}" for number in numbers) for numbers in (numbers, expected))
+    when = f", at its reading {k + 1}" if k else ""
+    return (
+        f"the first number that the program reads and that differs is in {line}{when}: {a} on each of {n} ranks, and {b} in "
+        "one process. Unless it is a sum over ranks that has yet to be divided, look at the calls before it"
     )
 
 

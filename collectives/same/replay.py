@@ -8,6 +8,7 @@ from typing import Any, Callable, Iterator
 import torch
 
 LARGEST = 50_000_000  # numbers of a draw that is kept
+LARGEST_SOURCE, MOST_SOURCES = 100_000, 16  # numbers of each, and how many from each line
 
 
 @dataclass
@@ -17,6 +18,8 @@ class Feed:
     draws: list[torch.Tensor] = field(default_factory=list)
     batches: list[bytes | None] = field(default_factory=list)  # pickled: their classes may be the program's
     rows: list[torch.Tensor] = field(default_factory=list)
+    # By line, tensors that the program wrote down, and parts of tensors that it chose.
+    sources: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     originals: list[torch.Tensor] = field(default_factory=list)  # the program's, of draws
     weights: set[int] = field(default_factory=set)  # the draws that became parameters
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # draws, batches and rows that were asked for
@@ -54,6 +57,20 @@ class Feed:
             return rows
         return joined([feed.rows[k] for feed in others], dim) if all(k < len(f.rows) for f in others) else rows
 
+    def source(self, line: str, tensor: torch.Tensor, feeds: list["Feed"] | None, join: bool) -> torch.Tensor:
+        """A tensor of the program's own numbers; with the feeds of other ranks, all of their rows, if they differ."""
+        sources = self.sources.setdefault(line, [])
+        k = len(sources)
+        if k == MOST_SOURCES or tensor.numel() > LARGEST_SOURCE:
+            return tensor
+        if feeds is not None and join and all(k < len(feed.sources.get(line, ())) for feed in feeds):
+            parts = [feed.sources[line][k] for feed in feeds]
+            rows_of_one_shape = tensor.dim() and len({(part.dtype, part.dim(), part.shape[1:]) for part in parts}) == 1
+            if rows_of_one_shape and not same_numbers(parts, [tensor]):
+                tensor = joined(parts)
+        sources.append(tensor.detach().clone())
+        return tensor
+
     def finish(self, is_weight: Callable[[torch.Tensor], bool]) -> None:
         """Note the draws that have become parameters, which aren't data."""
         self.weights = {k for k, made in enumerate(self.originals) if made.numel() and is_weight(made)}
@@ -64,16 +81,40 @@ class Feed:
         return self.counts[kind] - 1
 
 
+def differ(feeds: list[Feed]) -> bool:
+    """Whether ranks wrote down different numbers, or chose different parts, in some line."""
+    return any(
+        part.shape != parts[0].shape or not torch.equal(part, parts[0])
+        for line in feeds[0].sources
+        for parts in zip(*(feed.sources.get(line, ()) for feed in feeds))
+        for part in parts
+    )
+
+
+def same_numbers(parts: list[torch.Tensor], total: list[torch.Tensor]) -> bool:
+    """Whether the parts hold the numbers of the total, each as many times as the others."""
+    a, b = (torch.cat([x.reshape(-1).double() for x in tensors]).sort().values for tensors in (parts, total))
+    if len(b) == 0 or len(a) % len(b) == 0:
+        return len(b) == 0 or torch.allclose(a, b.repeat_interleave(len(a) // len(b)), rtol=1e-5, atol=1e-6)
+    return False
+
+
 def joined(tensors: list[torch.Tensor], dim: int = 0) -> torch.Tensor:
-    """The rows of all ranks; ranks with equal rows, such as a tensor-parallel group, count once.
+    """The rows of all ranks; groups of ranks with equal rows, such as tensor-parallel ones, count once.
 
     Tensors of no dimension can't be joined: the first is returned.
     """
     different: list[torch.Tensor] = []
+    times: list[int] = []
     for tensor in tensors:
-        if not any(tensor.shape == other.shape and torch.equal(tensor, other) for other in different):
+        k = next((k for k, t in enumerate(different) if tensor.shape == t.shape and torch.equal(tensor, t)), None)
+        if k is None:
             different.append(tensor)
-    return torch.cat(different, dim) if different[0].dim() else different[0].clone()
+            times.append(1)
+        else:
+            times[k] += 1
+    rows = different if len(set(times)) == 1 else tensors  # groups have one size: these are equal by chance
+    return torch.cat(rows, dim) if rows[0].dim() else rows[0].clone()
 
 
 def _joined_batches(batches: list[Any]) -> Any:
@@ -91,6 +132,41 @@ def _joined_batches(batches: list[Any]) -> Any:
     if isinstance(first, list):  # of strings: the rows
         return [value for batch in batches for value in batch]
     return first
+
+
+@contextmanager
+def every_group_is_its_own() -> Iterator[None]:
+    """One process stands for all ranks, so it's the only member of every group."""
+    import torch.distributed as dist
+
+    original = dist.new_group
+
+    def new_group(ranks=None, *args, **kwargs):
+        return original(None if ranks is None else [0], *args, **kwargs)
+
+    dist.new_group = new_group
+    try:
+        yield
+    finally:
+        dist.new_group = original
+
+
+@contextmanager
+def samplers_through(note: Callable[[int, int, int], None]) -> Iterator[None]:
+    """Each use of a DistributedSampler is noted: its ranks, how many examples they get in all, and how many there are."""
+    from torch.utils.data import DistributedSampler
+
+    original = DistributedSampler.__iter__
+
+    def iterate(sampler):
+        note(sampler.num_replicas, sampler.total_size, len(sampler.dataset))
+        return original(sampler)
+
+    DistributedSampler.__iter__ = iterate
+    try:
+        yield
+    finally:
+        DistributedSampler.__iter__ = original
 
 
 @contextmanager

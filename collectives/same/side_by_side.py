@@ -7,7 +7,7 @@ from ..launch.pool import preload
 from ..launch.run import run
 from ..outcome.errors import RunError
 from ..outcome.run import Run
-from .compare import compare
+from .compare import beside_one_process
 from .comparison_text import text
 from .findings import Comparison
 from .first_steps import STEPS, FirstSteps, recorded
@@ -73,11 +73,14 @@ def same(
         raise ValueError(f"steps must be 1 or more, not {steps}: something has to be compared.")
     many = run(recorded(fn, steps=steps), *args, world_size=world_size, **options)
     records: list[FirstSteps] = many.results
-    alone = recorded(reference or fn, [record.feed for record in records], steps)
-    try:
-        one: FirstSteps = run(alone, *args, world_size=1, **options).results[0]
-    except RunError as failed:
-        why = str(failed).strip().splitlines()
-        reason = f"one process fails: {why[0] if why else failed}. Pass a function that does the job in one process as `reference`"
-        return Same(many, Comparison("cannot compare", reason, world_size))
-    return Same(many, compare(records, one))
+    feeds = [record.feed for record in records]
+
+    def alone(join: bool) -> FirstSteps | str:
+        try:
+            return run(recorded(reference or fn, feeds, steps, joined=join), *args, world_size=1, **options).results[0]
+        except RunError as failed:
+            why = str(failed).strip().splitlines()
+            reason = f"one process fails: {why[0] if why else failed}"
+            return f"{reason}. Pass a function that does the job in one process as `reference`"
+
+    return Same(many, beside_one_process(records, alone))

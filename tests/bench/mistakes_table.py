@@ -1,6 +1,6 @@
 """Makes notebooks/mistakes.md: what plain gloo, torch's own checks and run() say of each mistake.
 
-    make mistakes        (python -m tests.bench.mistakes_table)
+    make mistakes        (python -m tests.bench.mistakes_table; with names of reports, only their rows)
 
 Every program of mistakes.py runs three ways: as plain gloo, a process a rank; the same with
 TORCH_DISTRIBUTED_DEBUG=DETAIL; and with run(). Every report of reports/ runs in these ways, and under watch.
@@ -356,6 +356,27 @@ def reports_section() -> str:
     return REPORTS_INTRO.format(**counted(table)) + "".join(report_row(name, ways) for name, ways in table.items())
 
 
+def page_row(name: str, text: str) -> str:
+    """The row of a report on a page."""
+    start = report_row(name, {}).removesuffix("0 of 0 |\n")
+    [row] = re.findall(rf"^{re.escape(start)}.*$", text, re.MULTILINE)
+    return row
+
+
+def page_grades(name: str, text: str) -> dict[str, str]:
+    ways = PLAIN, DETAIL, RUN, WATCH, SAME, EXPLAIN
+    return dict(zip(ways, page_row(name, text).split(" | ")[2:-1], strict=True))
+
+
+def graded_again(text: str, names: list[str]) -> str:
+    """A page with the rows of some reports made again."""
+    before = {name: page_grades(name, text) for name in REPORTS}
+    after = {**before, **{name: grades(name) for name in names}}
+    for name in names:
+        text = text.replace(page_row(name, text) + "\n", report_row(name, after[name]))
+    return text.replace(REPORTS_INTRO.format(**counted(before)), REPORTS_INTRO.format(**counted(after)))
+
+
 # --- the page -----------------------------------------------------------------------------
 
 INTRO = """\
@@ -414,5 +435,6 @@ def page() -> str:
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page(), encoding="utf-8")
+    names = sys.argv[1:]  # of reports; without any, all of the page is made
+    PAGE.write_text(graded_again(PAGE.read_text(encoding="utf-8"), names) if names else page(), encoding="utf-8")
     print(f"wrote {PAGE.relative_to(ROOT)}")

@@ -33,9 +33,9 @@ def wrong(first, *words, size=2, **kwargs):
     return add
 
 
-def cannot(*words):
+def cannot(*words, size=2, **kwargs):
     def add(job):
-        CANNOT[job.__name__] = job, words
+        CANNOT["-".join([job.__name__, *map(str, kwargs.values())])] = job, size, kwargs, words
         return job
 
     return add
@@ -794,7 +794,218 @@ def gain_of_divided_heads():
         gain.grad = None
 
 
+# --- in no module, with no optimizer, and data that is written down for each rank ----------
+
+
+@right(2)
+def updates_in_no_module():
+    """As tensors_of_no_module, and nothing is marked."""
+    weight = torch.full((4,), 0.5, requires_grad=True)
+    x = pieces(torch.arange(32.0).view(8, 4))
+    for _ in range(3):
+        (x @ weight).square().mean().backward()
+        dist.all_reduce(weight.grad)
+        weight.grad /= dist.get_world_size()
+        with torch.no_grad():
+            weight -= 0.001 * weight.grad
+        weight.grad = None
+
+
+@right(3, by_count=True)
+@wrong("w", "mean of means", "0.33, 0.33 and 0.33", "0.83, 0.08 and 0.08", size=3, by_count=False)
+def tokens_by_rank(by_count):
+    """Ranks 1 and 2 have one token each, by chance the same."""
+    tokens = torch.tensor([[2.0] * 10, [11.0], [11.0]][dist.get_rank()])
+    w = torch.ones(1, requires_grad=True)
+    if by_count:
+        count = torch.tensor(float(len(tokens)))
+        dist.all_reduce(count)
+        ((w * tokens).sum() / count).backward()
+    else:
+        (w * tokens).mean().backward()
+    dist.all_reduce(w.grad)
+    w.grad /= 1 if by_count else dist.get_world_size()
+    return w.grad.item()
+
+
+class Scale(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.ones(1))
+
+    def forward(self, x):
+        return self.w * x
+
+
+@wrong("w", "mean of means", "0.33, 0.33 and 0.33", "0.83, 0.08 and 0.08", size=3)
+def two_models_without_an_optimizer():
+    """The first takes a mean of means, the second doesn't."""
+    for by_count in (False, True):
+        model = DistributedDataParallel(Scale())
+        losses = model(torch.tensor([[2.0] * 10, [11.0], [11.0]][dist.get_rank()]))
+        count = torch.tensor(float(len(losses)))
+        if by_count:
+            dist.all_reduce(count)
+        (losses.sum() * (dist.get_world_size() if by_count else 1) / count).backward()
+
+
+@cannot("nothing takes the gradient of `w`", "a sum may be divided later")
+def sum_that_is_divided_later():
+    """Right: the mean is made in another tensor."""
+    rows = pieces(torch.tensor([[1.0, 2.0], [3.0, 5.0]]))
+    w = torch.ones(2, requires_grad=True)
+    (w * rows).square().mean().backward()
+    dist.all_reduce(w.grad)
+    return (w.grad / dist.get_world_size()).tolist()
+
+
+@wrong("expert", "each rank's own on ranks 0 and 1", "If these ranks hold one tensor", "as with experts", divided=False)
+@cannot("each with a gradient of its own", "all_to_all sends rows between them", divided=True)
+def experts_that_start_alike(divided):
+    """Divided: right, since each rank has an expert of its own; but the same values would make it one tensor's copies."""
+    rank, n = where()
+    expert, shared = (torch.ones((), requires_grad=True) for _ in range(2))
+    there = Exchange.apply(torch.tensor([[1.0, 2.0], [3.0, 4.0]])[rank] * shared)
+    Exchange.apply(there * expert).mean().backward()
+    for p in (shared, expert)[: 1 + divided]:
+        if p is shared:
+            dist.all_reduce(p.grad)
+        p.grad /= n
+    return shared.grad.item(), expert.grad.item()
+
+
+# --- modules' buffers ---------------------------------------------------------------------
+
+
+class Counted(nn.Module):
+    """A layer that keeps how many rows it has seen, the mean of each feature, and a table of angles."""
+
+    def __init__(self, reduced):
+        super().__init__()
+        self.layer, self.reduced = nn.Linear(16, 4), reduced
+        self.register_buffer("rows", torch.zeros((), dtype=torch.long))
+        self.register_buffer("mean", torch.zeros(16))
+        self.register_buffer("angles", torch.arange(16.0))
+
+    def forward(self, x):
+        rows, mean = torch.tensor(len(x)), x.detach().mean(0)
+        if self.reduced:
+            dist.all_reduce(rows)
+            dist.all_reduce(mean)
+            mean /= dist.get_world_size()
+        self.rows += rows
+        self.mean.lerp_(mean, 0.5)
+        return self.layer(x)
+
+
+def statistics(reduced):
+    torch.manual_seed(0)
+    model = DistributedDataParallel(Counted(reduced), broadcast_buffers=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        model(pieces(batch()[0])).square().mean().backward()
+        optimizer.step()
+
+
 # --- what can't be compared ---------------------------------------------------------------
+
+
+@cannot("`count` and `total` are one tensor", "in place", "clone it before the call")
+def count_in_place():
+    count = torch.tensor([3.0, 5.0][dist.get_rank()])
+    total = count
+    dist.all_reduce(total)
+    return (count / total).item()
+
+
+@cannot("sums copies: ranks 0 and 1; ranks 2 and 3 hold what", "made the same on them", "it is summed 2 times", size=4)
+def loss_of_pairs():
+    """Replicas of two ranks, a number of which one process has no part."""
+    replica, part = divmod(dist.get_rank(), 2)
+    pair = [dist.new_group([0, 1]), dist.new_group([2, 3])][replica]
+    loss = torch.tensor([[0.5, 1.5], [1.0, 2.0]])[replica][part]
+    dist.all_reduce(loss, group=pair)
+    dist.all_reduce(loss)
+    return loss.item()
+
+
+@cannot("`gain` starts the same on ranks 0 and 1", "no call is passed its gradient", "all_reduce it over them")
+def gain_of_one_head_each():
+    head = torch.tensor([1.0, 3.0])[dist.get_rank()]
+    gain = torch.ones((), requires_grad=True)
+    for _ in range(3):
+        (Sum.apply(gain * head) - 2).square().mul(0.5).backward()
+        with torch.no_grad():
+            gain -= 0.05 * gain.grad
+        gain.grad = None
+
+
+@cannot(
+    "is passed `mine` without its history",
+    "functional collectives",
+    "the first number that the program reads",
+    way="own put back",
+)
+@cannot("is passed `mine` without its history", "functional collectives", way="as it came")
+def similarity(way):
+    rank, n = where()
+    w = torch.full((2,), 0.5, requires_grad=True)
+    mine = pieces(torch.tensor([[1.0, 2.0], [3.0, -1.0], [0.5, 1.5], [-2.0, 1.0]])) * w
+    rows = [torch.empty_like(mine) for _ in range(n)]
+    dist.all_gather(rows, mine.detach())
+    if way == "own put back":
+        rows[rank] = mine
+    else:
+        rows = [x.requires_grad_() for x in rows]
+    rows = torch.cat(rows)
+    F.cross_entropy(rows @ rows.t(), torch.arange(len(rows)).flip(0)).backward()
+    total = torch.zeros(2) if w.grad is None else w.grad.clone()
+    dist.all_reduce(total)
+    return (total / n).tolist()
+
+
+@cannot("DistributedSampler gives 2 ranks 8 examples where there are 7", "some examples count twice")
+def padded_by_the_sampler():
+    from torch.utils.data import DistributedSampler
+
+    correct = torch.tensor([0.0] + [1.0] * 6)
+    mine = list(DistributedSampler(range(7), dist.get_world_size(), dist.get_rank(), shuffle=False))
+    counts = torch.tensor([correct[mine].sum(), float(len(mine))])
+    dist.all_reduce(counts)
+    return (counts[0] / counts[1]).item()
+
+
+@cannot("adds different rows", "piece 0 of rank 0, piece 1 of rank 1", "as reduce_scatter does")
+def cut_then_summed():
+    tokens = torch.tensor([[0, 3], [0, 2]])[dist.get_rank()]
+    own = pieces(torch.zeros(4).index_add_(0, tokens, torch.ones(len(tokens)))).clone()
+    dist.all_reduce(own)
+    return own.tolist()
+
+
+@cannot("to which every rank adds the same number", "if that is of copies", "counted 2 times")
+def norm_of_copies():
+    squares = torch.tensor([3.0]).square() + torch.tensor([4.0]).square()
+    dist.all_reduce(squares)
+    return squares.sqrt().item()
+
+
+@cannot(
+    "no rank loads `layers.2.0.weight` of a saved model, and ranks 0 and 1 load `layers.0.0.weight`", "count its layers"
+)
+def layers_of_a_file():
+    saved, stage = Stage(0, 4).state_dict(), Stage(2 * dist.get_rank(), 2)
+    stage.load_state_dict({name: saved[name] for name in stage.state_dict()})
+    dist.barrier()
+
+
+@cannot("a DTensor that is not replicated", "full_tensor() first")
+def part_of_a_norm():
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    return DTensor.from_local(torch.tensor([3.0 + dist.get_rank()]), mesh, [Shard(0)]).norm().item()
 
 
 @cannot("rows together aren't one process's", "x = data(x)")

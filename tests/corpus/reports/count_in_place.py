@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 SOURCE = "a router's loss"
 CAUSE = r"in place .*clone|clone.* before"
+SAME = True
 
 
 def job(rank, n):

@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 SOURCE = "an embedding divided by rows"
 CAUSE = r"different rows"
+SAME = True
 
 
 def job(rank, n):

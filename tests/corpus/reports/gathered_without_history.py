@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 SOURCE = "contrastive training"
 CAUSE = r"no history|all_gather .*autograd"
+SAME = True
 
 
 def job(rank, n):

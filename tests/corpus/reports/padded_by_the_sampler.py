@@ -6,6 +6,7 @@ from torch.utils.data import DistributedSampler
 
 SOURCE = "an evaluation"
 CAUSE = r"examples? .*twice"
+SAME = True
 
 
 def job(rank, n):

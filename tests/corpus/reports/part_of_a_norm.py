@@ -6,6 +6,7 @@ from torch.distributed.tensor import DTensor, Shard
 
 SOURCE = "a log of norms"
 CAUSE = r"full_tensor"
+SAME = True
 
 
 def job(rank, n):

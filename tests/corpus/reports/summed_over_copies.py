@@ -5,6 +5,7 @@ import torch.distributed as dist
 
 SOURCE = "context parallelism"
 CAUSE = r"copies .*summed|summed (twice|again)|3(\.0+)? times"
+SAME = True
 
 
 def job(rank, n):
