@@ -10,10 +10,13 @@ from __future__ import annotations
 import io
 import json
 from collections import defaultdict
+from contextlib import contextmanager, nullcontext
 from typing import Callable
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from torch import nn
 
 Right = dict[str, list[Callable]]
 Wrong = dict[str, list[tuple[Callable, str]]]
@@ -4144,3 +4147,450 @@ def only_my_own_group(gradient, tensor, pipeline):
     first = rank - rank % near + rank % tensor
     dist.all_reduce(gradient, group=dist.new_group(range(first, first + near, tensor)))
     return gradient / (near // tensor)
+
+
+# --- 23 train_by_plan ---------------------------------------------------------------------
+
+PLAN = "train_by_plan"
+
+
+class Along:
+    """A dimension of a plan as a rank sees it: its place there, how many there are, and their group."""
+
+    def __init__(self, members, rank, group=None):
+        self.place, self.count, self.members, self.group = members.index(rank), len(members), members, group
+
+    def total(self, x):
+        y = x.clone(memory_format=torch.contiguous_format)
+        if self.count > 1:
+            dist.all_reduce(y, group=self.group)
+        return y
+
+
+def along(plan):
+    """This rank's Along of each dimension; every rank makes all groups."""
+    rank, n = here()
+    ranks = torch.arange(n).view([count for _, count in plan])
+    found = {name: Along([rank], rank) for name in ("pp", "dp", "fs", "tp")}
+    for dim, (name, count) in enumerate(plan):
+        for members in ranks.movedim(dim, -1).reshape(-1, count).tolist():
+            group = dist.new_group(members)
+            if rank in members:
+                found[name] = Along(members, rank, group)
+    return found
+
+
+class ByHand:
+    """A trainer without autograd.  Its subclasses are mistakes."""
+
+    def __init__(self, plan, sizes, shards, microbatches):
+        _, self.width, self.hidden = sizes
+        self.mesh, self.m, self.shards = along(plan), microbatches, shards.clone()
+        self.pp, self.dp, self.fs, self.tp = (self.mesh[name] for name in ("pp", "dp", "fs", "tp"))
+        self.hidden //= self.tp.count
+
+    def weights(self, flat):
+        n = self.width * self.hidden
+        return flat[:n].view(self.width, self.hidden), flat[n : 2 * n].view(self.hidden, self.width)
+
+    def gather(self, k):
+        whole = self.shards[k]
+        if self.fs.count > 1:
+            whole = torch.empty(len(self.shards[k]) * self.fs.count, dtype=self.shards.dtype)
+            dist.all_gather_single(whole, self.shards[k], group=self.fs.group)
+        return self.weights(whole)
+
+    def forward(self, a):
+        kept = []
+        for k in range(len(self.shards)):
+            up, down = self.gather(k)
+            h = torch.tanh(a @ up)
+            kept.append((a, h))
+            a = a + self.tp.total(h @ down)
+        return a, kept
+
+    def backward(self, d, kept):
+        for k in reversed(range(len(self.shards))):
+            (up, down), (a, h) = self.gather(k), kept[k]
+            dz = (d @ down.T) * (1 - h * h)
+            self.collect(k, torch.cat([(a.T @ dz).flatten(), (h.T @ d).flatten()]))
+            d = d + self.tp.total(dz @ up.T)
+        return d
+
+    def collect(self, k, gradient):
+        size = self.shards.shape[1]
+        mine = whole = F.pad(gradient, (0, size * self.fs.count - len(gradient)))
+        if self.fs.count > 1:
+            mine = torch.empty(size, dtype=whole.dtype)
+            dist.reduce_scatter_single(mine, whole, group=self.fs.group)
+        self.gradients[k] += mine
+
+    def order(self):
+        warm = min(self.pp.count - 1 - self.pp.place, self.m)
+        steady = [action for k in range(self.m - warm) for action in (("F", warm + k), ("B", k))]
+        return [("F", k) for k in range(warm)] + steady + [("B", k) for k in range(self.m - warm, self.m)]
+
+    def slope(self, difference, rows):
+        return 2 * difference / (rows * self.dp.count * self.fs.count * self.width)
+
+    def neighbor(self, way):
+        place = self.pp.place + way
+        return self.pp.members[place] if 0 <= place < self.pp.count else None
+
+    def step(self, x, t):
+        kept, works, loss = {}, [], torch.zeros((), dtype=x.dtype)
+        self.gradients = torch.zeros_like(self.shards)
+        xs, ts = x.chunk(self.m), t.chunk(self.m)
+        before, behind = self.neighbor(-1), self.neighbor(1)
+        for kind, k in self.order():
+            if kind == "F":
+                a = xs[k] if before is None else torch.empty_like(xs[k])
+                if before is not None:
+                    dist.recv(a, before, tag=0)
+                y, inner = self.forward(a)
+                kept[k] = y, inner
+                if behind is None:
+                    loss += (y - ts[k]).square().sum() / (len(x) * self.dp.count * self.fs.count * self.width)
+                else:
+                    works.append((dist.isend(y, behind, tag=0), y))
+            else:
+                y, inner = kept.pop(k)
+                if behind is None:
+                    d = self.slope(y - ts[k], len(x))
+                else:
+                    d = torch.empty_like(y)
+                    dist.recv(d, behind, tag=1)
+                d = self.backward(d, inner)
+                if before is not None:
+                    works.append((dist.isend(d, before, tag=1), d))
+        for work, _ in works:
+            work.wait()
+        return loss
+
+    def norm_and_loss(self, loss):
+        sums = torch.stack([self.gradients.square().sum() / self.dp.count, loss / self.tp.count])
+        dist.all_reduce(sums)
+        return sums[0].sqrt(), sums[1]
+
+    def sum_copies(self):
+        return self.dp.total(self.gradients)
+
+    def train(self, x, t):
+        losses = []
+        for inputs, targets in zip(x, t):
+            loss = self.step(inputs, targets)
+            self.gradients = self.sum_copies()
+            norm, loss = self.norm_and_loss(loss)
+            self.shards -= 0.5 * min(1.0, 0.5 / float(norm)) * self.gradients
+            losses.append(loss)
+        return torch.stack(losses) if losses else torch.zeros(0), self.shards
+
+
+@right(PLAN)
+def trained_by_hand(*arguments):
+    *start, x, t, microbatches = arguments
+    return ByHand(*start, microbatches).train(x, t)
+
+
+class Prefetching(ByHand):
+    """Gathers the next layer of the backward pass while this one computes, and adds up copies layer by layer."""
+
+    def backward(self, d, kept):
+        coming = {}
+
+        def begin(k):
+            whole = torch.empty(len(self.shards[k]) * self.fs.count, dtype=self.shards.dtype)
+            coming[k] = whole, dist.all_gather_single(whole, self.shards[k], group=self.fs.group, async_op=True)
+
+        if self.fs.count == 1:
+            return super().backward(d, kept)
+        begin(len(self.shards) - 1)
+        for k in reversed(range(len(self.shards))):
+            if k > 0:
+                begin(k - 1)
+            whole, work = coming.pop(k)
+            work.wait()
+            (up, down), (a, h) = self.weights(whole), kept[k]
+            dz = (d @ down.T) * (1 - h * h)
+            self.collect(k, torch.cat([(a.T @ dz).flatten(), (h.T @ d).flatten()]))
+            d = d + self.tp.total(dz @ up.T)
+        return d
+
+    def sum_copies(self):
+        if self.dp.count > 1:
+            for work in [dist.all_reduce(g, group=self.dp.group, async_op=True) for g in self.gradients]:
+                work.wait()
+        return self.gradients
+
+
+@right(PLAN)
+def trained_with_prefetch(*arguments):
+    *start, x, t, microbatches = arguments
+    return Prefetching(*start, microbatches).train(x, t)
+
+
+class CopiesCounted(ByHand):
+    def norm_and_loss(self, loss):
+        sums = torch.stack([self.gradients.square().sum(), loss / self.tp.count])
+        dist.all_reduce(sums)
+        return sums[0].sqrt(), sums[1]
+
+
+@wrong(PLAN, "counts each gradient once per copy")
+def norm_of_copies_too(*arguments):
+    *start, x, t, microbatches = arguments
+    return CopiesCounted(*start, microbatches).train(x, t)
+
+
+class Unclipped(ByHand):
+    def norm_and_loss(self, loss):
+        return torch.tensor(0.1), super().norm_and_loss(loss)[1]
+
+
+@wrong(PLAN, "nothing is clipped")
+def trained_unclipped(*arguments):
+    *start, x, t, microbatches = arguments
+    return Unclipped(*start, microbatches).train(x, t)
+
+
+class LossOfEveryRank(ByHand):
+    def norm_and_loss(self, loss):
+        return super().norm_and_loss(loss * self.tp.count)
+
+
+@wrong(PLAN, "counted once per tp rank")
+def loss_of_every_tensor_rank(*arguments):
+    *start, x, t, microbatches = arguments
+    return LossOfEveryRank(*start, microbatches).train(x, t)
+
+
+class MeanOfOwnRows(ByHand):
+    def slope(self, difference, rows):
+        return 2 * difference / (rows * self.width)
+
+
+@wrong(PLAN, "too large by the number of replicas")
+def mean_over_own_rows(*arguments):
+    *start, x, t, microbatches = arguments
+    return MeanOfOwnRows(*start, microbatches).train(x, t)
+
+
+class DividedTwice(ByHand):
+    def sum_copies(self):
+        return super().sum_copies() / (self.dp.count * self.fs.count)
+
+
+@wrong(PLAN, "too small by the number of replicas")
+def divided_by_replicas_again(*arguments):
+    *start, x, t, microbatches = arguments
+    return DividedTwice(*start, microbatches).train(x, t)
+
+
+class MeanOfMicrobatch(ByHand):
+    def slope(self, difference, rows):
+        return self.m * super().slope(difference, rows)
+
+
+@wrong(PLAN, "too large by the number of (microbatches|replicas)")
+def mean_over_a_microbatch(*arguments):
+    *start, x, t, microbatches = arguments
+    return MeanOfMicrobatch(*start, microbatches).train(x, t)
+
+
+@wrong(PLAN, "which plan is the first to fail")
+def in_an_order_of_my_own(plan, *arguments):
+    plan = sorted(plan, key=lambda part: ("pp", "dp", "fs", "tp").index(part[0]))
+    return trained_by_hand(plan, *arguments)
+
+
+class GatheredOnce(ByHand):
+    def gather(self, k):
+        self.complete = getattr(self, "complete", {})
+        if k not in self.complete:
+            self.complete[k] = super().gather(k)
+        return self.complete[k]
+
+    def step(self, x, t):
+        self.complete = {}
+        return super().step(x, t)
+
+
+@wrong(PLAN, "gathers of a layer; at one point")
+def complete_for_a_step(*arguments):
+    *start, x, t, microbatches = arguments
+    return GatheredOnce(*start, microbatches).train(x, t)
+
+
+class AllBeforeBackward(ByHand):
+    def backward(self, d, kept):
+        complete = [ByHand.gather(self, k) for k in range(len(self.shards))]
+        self.gather = complete.__getitem__
+        d = super().backward(d, kept)
+        del self.gather
+        return d
+
+
+@wrong(PLAN, "layers in a backward pass that are complete at once")
+def all_gathered_before_backward(*arguments):
+    *start, x, t, microbatches = arguments
+    return AllBeforeBackward(*start, microbatches).train(x, t)
+
+
+class ForwardsFirst(ByHand):
+    def order(self):
+        return [("F", k) for k in range(self.m)] + [("B", k) for k in range(self.m)]
+
+
+@wrong(PLAN, "microbatches under way to later stages; the limit is")
+def all_forwards_first(*arguments):
+    *start, x, t, microbatches = arguments
+    return ForwardsFirst(*start, microbatches).train(x, t)
+
+
+class OneAtATime(ByHand):
+    def order(self):
+        return [(kind, k) for k in range(self.m) for kind in "FB"]
+
+
+@wrong(PLAN, "never more than 1 microbatches under way to later stages")
+def microbatch_by_microbatch(*arguments):
+    *start, x, t, microbatches = arguments
+    return OneAtATime(*start, microbatches).train(x, t)
+
+
+class SumPerMicrobatch(ByHand):
+    def collect(self, k, gradient):
+        super().collect(k, self.dp.total(gradient))
+
+    def sum_copies(self):
+        return self.gradients
+
+
+@wrong(PLAN, "Per step, one sum over dp")
+def copies_summed_per_microbatch(*arguments):
+    *start, x, t, microbatches = arguments
+    return SumPerMicrobatch(*start, microbatches).train(x, t)
+
+
+# --- 23 resume_by_plan --------------------------------------------------------------------
+
+RESUME = "resume_by_plan"
+
+
+def place_in(plan, rank):
+    """A rank's place along each dimension of a plan, and how many there are."""
+    found = {name: (0, 1) for name in ("pp", "dp", "fs", "tp")}
+    for name, count in reversed(plan):
+        rank, place = divmod(rank, count)
+        found[name] = place, count
+    return found
+
+
+def layers_of(layers, stage, stages):
+    return torch.arange(layers).tensor_split(stages)[stage].tolist()
+
+
+def weights_in(shards, plan, sizes):
+    """up and down of each layer, from the shards of all ranks of a plan."""
+    layers, width, hidden = sizes
+    found = {}
+    for rank, mine in enumerate(shards):
+        at = place_in(plan, rank)
+        for k, shard in zip(layers_of(layers, *at["pp"]), mine):
+            found[k, at["tp"][0], at["fs"][0]] = shard
+    (_, tp), (_, fs) = (place_in(plan, 0)[name] for name in ("tp", "fs"))
+    weights, part = [], width * hidden // tp
+    for k in range(layers):
+        flats = [torch.cat([found[k, a, b] for b in range(fs)]) for a in range(tp)]
+        up = torch.cat([flat[:part].view(width, -1) for flat in flats], 1)
+        weights.append((up, torch.cat([flat[part : 2 * part].view(-1, width) for flat in flats])))
+    return weights
+
+
+def own_shards(weights, plan):
+    at = place_in(plan, here()[0])
+    (a, tp), (b, fs) = at["tp"], at["fs"]
+    rows = []
+    for k in layers_of(len(weights), *at["pp"]):
+        up, down = weights[k]
+        flat = torch.cat([up.chunk(tp, 1)[a].flatten(), down.chunk(tp)[a].flatten()])
+        rows.append(F.pad(flat, (0, -len(flat) % fs)).chunk(fs)[b])
+    return torch.stack(rows)
+
+
+def steps_of(name):
+    return int(name[4:])
+
+
+def complete(names, saved):
+    return [k for k in range(len(names)) if all(shards is not None for shards in saved[k])]
+
+
+def newest(names, saved):
+    return max(complete(names, saved), key=lambda k: steps_of(names[k]))
+
+
+def resumed(plan, sizes, names, saved, saved_plan, x, t, microbatches, k, begin):
+    weights = weights_in(saved[k], saved_plan, sizes)
+    return trained_by_hand(plan, sizes, own_shards(weights, plan), x[begin:], t[begin:], microbatches)
+
+
+@right(RESUME)
+def resumed_by_hand(*arguments):
+    _, _, names, saved, *_ = arguments
+    k = newest(names, saved)
+    return resumed(*arguments, k, steps_of(names[k]))
+
+
+@right(RESUME)
+def resumed_with_prefetch(plan, sizes, names, saved, saved_plan, x, t, microbatches):
+    steps, shards = max((steps_of(names[k]), k) for k in complete(names, saved))
+    shards = own_shards(weights_in(saved[shards], saved_plan, sizes), plan)
+    return trained_with_prefetch(plan, sizes, shards, x[steps:], t[steps:], microbatches)
+
+
+@wrong(RESUME, "has left None")
+def from_the_newest_of_all(*arguments):
+    _, _, names, *_ = arguments
+    k = max(range(len(names)), key=lambda k: steps_of(names[k]))
+    return resumed(*arguments, k, steps_of(names[k]))
+
+
+@wrong(RESUME, "in which step9 comes after step10")
+def from_the_last_by_name(*arguments):
+    _, _, names, saved, *_ = arguments
+    k = max(complete(names, saved), key=names.__getitem__)
+    return resumed(*arguments, k, steps_of(names[k]))
+
+
+@wrong(RESUME, "the last checkpoint in the list|has the most steps")
+def from_the_last_in_the_list(*arguments):
+    _, _, names, saved, *_ = arguments
+    k = complete(names, saved)[-1]
+    return resumed(*arguments, k, steps_of(names[k]))
+
+
+@wrong(RESUME, "are made once more")
+def from_the_first_batch(*arguments):
+    _, _, names, saved, *_ = arguments
+    return resumed(*arguments, newest(names, saved), 0)
+
+
+@wrong(RESUME, "a batch is left out")
+def from_the_batch_after(*arguments):
+    _, _, names, saved, *_ = arguments
+    k = newest(names, saved)
+    return resumed(*arguments, k, steps_of(names[k]) + 1)
+
+
+@wrong(RESUME, "number is the product of `saved_plan`|which ranks of the killed job|which plan is the first to fail")
+def by_my_own_plan(plan, sizes, names, saved, saved_plan, *arguments):
+    return resumed_by_hand(plan, sizes, names, saved, plan, *arguments)
+
+
+@wrong(RESUME, "the norm counts each gradient once per copy")
+def resumed_with_copies_counted(plan, sizes, names, saved, saved_plan, x, t, microbatches):
+    k = newest(names, saved)
+    shards = own_shards(weights_in(saved[k], saved_plan, sizes), plan)
+    steps = steps_of(names[k])
+    return norm_of_copies_too(plan, sizes, shards, x[steps:], t[steps:], microbatches)
