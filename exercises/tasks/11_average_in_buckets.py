@@ -1,8 +1,12 @@
-"""average_in_buckets(grads, cap): the mean of gradients over ranks in place, in few calls that are under way together."""
+"""average_in_buckets(grads, cap): the mean of gradients over ranks in place, in few calls that are under way together.
+train_averaged(weights, x, t, cap): the same by a module, while its backward pass goes on.
+"""
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, Measure, Suspect, Task
+
+# --- a list of gradients --------------------------------------------------------------------
 
 LAYOUTS = {  # Case.size -> shapes of the gradients, cap in bytes
     0: ([], 64),
@@ -124,7 +128,7 @@ def needs(case, args):
     return [sum(g.nbytes for g in grads) for grads, _ in args]
 
 
-TASK = Task(
+AVERAGE = Task(
     "average_in_buckets",
     CASES,
     draw,
@@ -171,3 +175,159 @@ TASK = Task(
         "of shape []?",
     },
 )
+
+# --- a module -------------------------------------------------------------------------------
+
+MODELS = {  # Case.size -> widths, cap in bytes (of float32), microbatches
+    1: ([3, 2], 64, 1),
+    2: ([4, 3, 5, 2], 10**9, 2),  # one bucket
+    3: ([4, 3, 5, 2], 1, 3),  # each layer is one
+    4: ([4, 8, 2, 6, 3, 4], 100, 2),
+    5: ([2, 2, 2, 2, 2, 2, 2], 32, 4),  # buckets that are full to the byte, and nothing left
+}
+ROWS = 2  # of a microbatch
+
+
+def draw_model(d):
+    widths, cap, microbatches = MODELS[d.case.size]
+    weights = [d.numbers(*shape, common=True) / 9 for shape in zip(widths, widths[1:])]
+    x, t = (d.numbers(microbatches, ROWS, width) / 9 for width in (widths[0], widths[-1]))
+    return weights, x, t, cap
+
+
+def own_gradients(mine, first=0):
+    """A rank's gradients, added up over its microbatches.  first: the one to begin with."""
+    weights, x, t, _ = mine
+    leaves = [w.double().requires_grad_() for w in weights]
+    for inputs, targets in list(zip(x.double(), t.double()))[first:]:
+        a = inputs
+        for w in leaves:
+            a = torch.tanh(a @ w)
+        ((a - targets).square().mean() / len(x)).backward()
+    return [w.grad for w in leaves]
+
+
+def averaged(args, scale=1.0, of=own_gradients):
+    """Every rank's result.  of: from a rank's arguments its gradients."""
+    dtype = args[0][0][0].dtype
+    summed = [sum(layer) for layer in zip(*map(of, args))]
+    return [[(scale * total / len(args)).to(dtype) for total in summed] for _ in args]
+
+
+def closing_layers(weights, cap):
+    """For each bucket the layer whose gradient is its last, and its bytes. Backward begins with the last layer."""
+    found, nbytes = [], 0
+    for k in reversed(range(len(weights))):
+        nbytes += weights[k].nbytes
+        if nbytes >= cap or k == 0:
+            found.append((k, nbytes))
+            nbytes = 0
+    return found
+
+
+def lateness(weights, microbatches, cap):
+    """A count, per rank: layers whose backward began between a bucket's last gradient and its call, the most of all buckets.
+
+    A layer marks its backward by a call in a group of one rank.
+    """
+    layers = len(weights)
+    expected = [(microbatches - 1) * layers + layers - k for k, _ in closing_layers(weights, cap)]
+
+    def late(mine):
+        marks, before = 0, []
+        for e in mine:
+            if len(e.group) == 1:
+                marks += 1
+            else:
+                before.append(marks)
+        return max((marks - wanted for marks, wanted in zip(before, expected)), default=0)
+
+    return lambda events: list(map(late, events))
+
+
+def marks(events):
+    """Per rank, the marks of layers."""
+    return [sum(len(e.group) == 1 for e in mine) for mine in events]
+
+
+LATE, MARKS = "layers between a full bucket and its call", "marks of layers in the backward passes"
+
+
+def budget_of_model(case, args):
+    n, (weights, x, _, cap) = case.world_size, args[0]
+    sizes = [nbytes for _, nbytes in closing_layers(weights, cap)]
+    least, made = 2 * (n - 1) / n * sum(sizes), [len(x) * len(weights)] * n
+    return Budget(
+        "a call per bucket in the last microbatch's backward pass, each as soon as its last gradient is complete, and 2(N-1)/N of "
+        "the gradients' bytes; no call is waited for before all have started",
+        sent=[least] * n,
+        received=[least] * n,
+        calls=[len(sizes)] * n,
+        largest=[max(sizes)] * n,
+        together=True,
+        measures=(
+            Measure(MARKS, marks, made, made),
+            Measure(LATE, lateness(weights, len(x), cap), [0] * n),
+        )
+        if n > 1  # a single rank's own calls look like marks
+        else (),
+        least=least,
+    )
+
+
+MODULE = Task(
+    "train_averaged",
+    (
+        Case(2, size=1),
+        Case(2, size=3),
+        Case(2, size=4),
+        Case(3, "fractions", 2, torch.float64),
+        Case(3, size=5, late=1),
+        Case(4, "negative numbers", 4),
+        Case(5, size=3, late=4),
+        Case(6, size=5),
+        Case(8, "fractions", 4, late=2),
+        Case(8, size=2),
+        Case(7, size=3),
+        Case(1, size=4),
+    ),
+    draw_model,
+    averaged,
+    budget_of_model,
+    needs=lambda case, args: [sum(w.nbytes for w in weights) for weights, *_ in args],
+    after=None,
+    scale=lambda args: 1.0,
+    parameters=("weights", "x", "t", "cap"),
+    suspects=(
+        Suspect(lambda args: averaged(args, scale=len(args)), "this is the sum over ranks; it should be the mean."),
+        Suspect(
+            lambda args: averaged(args, scale=1 / len(args)),
+            "this is the mean divided by N once more. Who divides here, and who else?",
+        ),
+        Suspect(
+            lambda args: [[g.to(mine[0][0].dtype) for g in own_gradients(mine)] for mine in args],
+            "each rank still has its own gradients. Does `wait` copy the means back, into the tensors that are `.grad`?",
+        ),
+        Suspect(
+            lambda args: averaged(args, of=lambda mine: own_gradients(mine, len(mine[1]) - 1)),
+            "these are the last microbatch's gradients alone. What did the backward passes in `no_sync` leave in `.grad`?",
+        ),
+    ),
+    thoughts={
+        "values": "follow one weight: when is its gradient complete, in which bucket is it, when is that full, and which line copies "
+        "the mean back into `.grad`?",
+        "calls": "in `no_sync` the gradients only accumulate; each bucket makes one call, in the last microbatch's backward pass.",
+        "largest": "a bucket is closed as soon as it holds at least `cap` bytes, counted from the last layer, and the next gradient "
+        "begins a new one.",
+        "traffic": "one all_reduce per bucket moves as little as a mean can. In which backward passes do you call?",
+        "together": "the works belong into a list. Only `wait` waits for them.",
+        LATE: "`p.register_post_accumulate_grad_hook(f)` calls f as soon as p.grad is complete, while the backward pass goes on. Which "
+        "of your lines starts the call, and what does it wait for?",
+        MARKS: "each layer marks its backward pass once per microbatch. Leave Layer and train_averaged as they are.",
+        "Stuck": "does each rank close its buckets at the same gradients, by bytes alone?",
+        "Mismatch": "between the call and its wait() a bucket belongs to the call: neither read it nor write to it.",
+        "RankFailed": "after `no_sync` do your hooks still count right? They are called in every backward pass. And the last bucket may "
+        "not be full: its call starts when its last gradient is there.",
+    },
+)
+TASKS = (AVERAGE, MODULE)

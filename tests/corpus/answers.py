@@ -4594,3 +4594,226 @@ def resumed_with_copies_counted(plan, sizes, names, saved, saved_plan, x, t, mic
     shards = own_shards(weights_in(saved[k], saved_plan, sizes), plan)
     steps = steps_of(names[k])
     return norm_of_copies_too(plan, sizes, shards, x[steps:], t[steps:], microbatches)
+
+
+# --- 11 train_averaged --------------------------------------------------------------------
+
+MODULE = "train_averaged"
+
+
+class Mark(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, alone):
+        ctx.alone = alone
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, dy):
+        dist.all_reduce(torch.zeros(1), group=ctx.alone)
+        return dy, None
+
+
+class Layer(nn.Module):
+    def __init__(self, weight, alone):
+        super().__init__()
+        self.weight, self.alone = nn.Parameter(weight.clone()), alone
+
+    def forward(self, a):
+        return Mark.apply(torch.tanh(a @ self.weight), self.alone)
+
+
+def train_with(module, weights, x, t, cap):
+    """The exercise's own loop, with an answer's module."""
+    alone, _ = dist.new_subgroups(1)
+    model = nn.Sequential(*(Layer(weight, alone) for weight in weights))
+    averaged = module(model, cap)
+    for k, (inputs, targets) in enumerate(zip(x, t)):
+        with averaged.no_sync() if k < len(x) - 1 else nullcontext():
+            ((averaged(inputs) - targets).square().mean() / len(x)).backward()
+    averaged.wait()
+    return [layer.weight.grad for layer in model]
+
+
+class Hooked(nn.Module):
+    """Buckets of parameters, each with the gradients that it lacks.  Its subclasses are mistakes."""
+
+    def __init__(self, module, cap):
+        super().__init__()
+        self.module, self.syncs, self.works = module, True, []
+        self.buckets, filling = [], []
+        for p in reversed(list(module.parameters())):
+            filling.append(p)
+            if self.is_full(filling, cap):
+                self.buckets.append(filling)
+                filling = []
+        self.buckets += [filling] if filling else []
+        self.lacking = [len(bucket) for bucket in self.buckets]
+        for k, bucket in enumerate(self.buckets):
+            for p in bucket:
+                p.register_post_accumulate_grad_hook(lambda p, k=k: self.arrived(k))
+
+    def is_full(self, bucket, cap):
+        return sum(p.nbytes for p in bucket) >= cap
+
+    def forward(self, x):
+        return self.module(x)
+
+    @contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+        self.syncs = True
+
+    def arrived(self, k):
+        if self.syncs:
+            self.lacking[k] -= 1
+            if self.lacking[k] == 0:
+                self.lacking[k] = len(self.buckets[k])
+                self.send(k)
+
+    def send(self, k):
+        flat = torch.cat([p.grad.flatten() for p in self.buckets[k]]) / self.divisor()
+        self.works.append((k, flat, dist.all_reduce(flat, async_op=True)))
+
+    def divisor(self):
+        return dist.get_world_size()
+
+    def wait(self):
+        for k, flat, work in self.works:
+            work.wait()
+            self.put_back(k, flat)
+        self.works.clear()
+
+    def put_back(self, k, flat):
+        for p, part in zip(self.buckets[k], flat.split([p.numel() for p in self.buckets[k]])):
+            p.grad.copy_(part.view_as(p))
+
+
+@right(MODULE)
+def hooked(*arguments):
+    return train_with(Hooked, *arguments)
+
+
+class Viewing(Hooked):
+    """Each .grad becomes a view of its bucket, as in DDP."""
+
+    def put_back(self, k, flat):
+        for p, part in zip(self.buckets[k], flat.split([p.numel() for p in self.buckets[k]])):
+            p.grad = part.view_as(p)
+
+
+@right(MODULE)
+def hooked_with_views(*arguments):
+    return train_with(Viewing, *arguments)
+
+
+class AfterBackward(Hooked):
+    def arrived(self, k):
+        pass
+
+    def wait(self):
+        for k in range(len(self.buckets)):
+            self.send(k)
+        super().wait()
+
+
+@wrong(MODULE, "layers between a full bucket and its call(?s:.*)register_post_accumulate_grad_hook")
+def after_the_backward_pass(*arguments):
+    return train_with(AfterBackward, *arguments)
+
+
+class NeverQuiet(Hooked):
+    @contextmanager
+    def no_sync(self):
+        yield
+        self.wait()
+
+
+@wrong(MODULE, "In which backward passes do you call")
+def averaged_in_each_microbatch(*arguments):
+    return train_with(NeverQuiet, *arguments)
+
+
+class Forgetful(Hooked):
+    @contextmanager
+    def no_sync(self):
+        self.syncs = False
+        yield
+        self.syncs = True
+        for p in self.module.parameters():
+            p.grad = None
+
+
+@wrong(MODULE, "last microbatch's gradients alone")
+def last_microbatch_alone(*arguments):
+    return train_with(Forgetful, *arguments)
+
+
+class Summed(Hooked):
+    def divisor(self):
+        return 1
+
+
+@wrong(MODULE, "this is the sum over ranks")
+def not_divided_by_the_module(*arguments):
+    return train_with(Summed, *arguments)
+
+
+class NotPutBack(Hooked):
+    def put_back(self, k, flat):
+        pass
+
+
+@wrong(MODULE, "each rank still has its own gradients")
+def means_not_put_back(*arguments):
+    return train_with(NotPutBack, *arguments)
+
+
+class Waiting(Hooked):
+    def send(self, k):
+        super().send(k)
+        self.wait()
+
+
+@wrong(MODULE, "the works belong into a list")
+def waits_in_its_hook(*arguments):
+    return train_with(Waiting, *arguments)
+
+
+class OneLate(Hooked):
+    """A full bucket waits for the next gradient."""
+
+    def arrived(self, k):
+        if self.syncs and k > 0 and self.lacking[k] == len(self.buckets[k]):
+            self.send(k - 1)
+        if self.syncs:
+            self.lacking[k] -= 1
+
+    def wait(self):
+        self.send(len(self.buckets) - 1)
+        super().wait()
+
+
+@wrong(MODULE, "layers between a full bucket and its call")
+def sent_with_the_next_gradient(*arguments):
+    return train_with(OneLate, *arguments)
+
+
+class OneBucket(Hooked):
+    def is_full(self, bucket, cap):
+        return False
+
+
+@wrong(MODULE, "closed as soon as it holds at least `cap` bytes, counted from the last layer")
+def all_in_one_bucket(*arguments):
+    return train_with(OneBucket, *arguments)
+
+
+class CallPerLayer(Hooked):
+    def is_full(self, bucket, cap):
+        return True
+
+
+@wrong(MODULE, "each bucket makes one call")
+def a_call_for_each_gradient(*arguments):
+    return train_with(CallPerLayer, *arguments)
