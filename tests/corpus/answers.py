@@ -4817,3 +4817,217 @@ class CallPerLayer(Hooked):
 @wrong(MODULE, "each bucket makes one call")
 def a_call_for_each_gradient(*arguments):
     return train_with(CallPerLayer, *arguments)
+
+
+# --- 12 train_sharded ---------------------------------------------------------------------
+
+LAYERS = "train_sharded"
+
+
+class Memo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx, y, note):
+        ctx.note = note
+        note()
+        return y.view_as(y)
+
+    @staticmethod
+    def backward(ctx, dy):
+        ctx.note()
+        return dy, None
+
+
+class EmptyLayer(nn.Module):
+    def __init__(self, shape, dtype, note):
+        super().__init__()
+        self.weight, self.note = nn.Parameter(torch.empty(shape, dtype=dtype)), note
+        self.weight.untyped_storage().resize_(0)
+
+    def forward(self, a):
+        return Memo.apply(torch.tanh(a @ self.weight), self.note)
+
+
+def train_layers(sharded, shapes, shards, x, t):
+    """The exercise's own loop, with an answer's class."""
+    alone, _ = dist.new_subgroups(1)
+
+    def note():
+        nbytes = sum(layer.weight.untyped_storage().nbytes() for layer in layers)
+        dist.all_reduce(torch.tensor([float(nbytes)], dtype=torch.float64), group=alone)
+
+    layers = [EmptyLayer(shape, x.dtype, note) for shape in shapes]
+    held = sharded(layers, shards)
+    for layer in layers:
+        x = layer(x)
+    (x - t).square().mean().backward()
+    return held.wait()
+
+
+class OneAhead:
+    """Layers that are gathered one ahead.  Its subclasses are mistakes, and other ways to be right."""
+
+    def __init__(self, layers, shards):
+        self.layers, self.shards, self.n = layers, shards, dist.get_world_size()
+        self.flats, self.gathers, self.sums = [], {}, {}
+        for k, (layer, shard) in enumerate(zip(layers, shards)):
+            flat = torch.empty(len(shard) * self.n, dtype=shard.dtype)
+            layer.weight.data = flat[: layer.weight.numel()].view(layer.weight.shape)
+            flat.untyped_storage().resize_(0)
+            self.flats.append(flat)
+            layer.register_forward_pre_hook(lambda module, inputs, k=k: self.before_forward(k))
+            layer.register_forward_hook(lambda module, inputs, y, k=k: self.after_forward(k, y))
+            layer.weight.register_post_accumulate_grad_hook(lambda p, k=k: self.arrived(k, p))
+
+    def gather(self, k):
+        if 0 <= k < len(self.layers) and k not in self.gathers:
+            self.flats[k].untyped_storage().resize_(self.flats[k].nbytes)
+            self.gathers[k] = dist.all_gather_single(self.flats[k], self.shards[k], async_op=True)
+
+    def release(self, k):
+        self.flats[k].untyped_storage().resize_(0)
+        del self.gathers[k]
+
+    def use(self, k, following):
+        self.gather(k)
+        self.gathers[k].wait()
+        self.gather(following)
+
+    def before_forward(self, k):
+        self.use(k, k + 1)
+
+    def after_forward(self, k, y):
+        if k < len(self.layers) - 1:
+            self.release(k)
+        y.register_hook(lambda dy: self.before_backward(k))
+
+    def before_backward(self, k):
+        self.use(k, k - 1)
+
+    def padded(self, k, p):
+        return F.pad(p.grad.flatten(), (0, len(self.flats[k]) - p.numel())) / self.n
+
+    def arrived(self, k, p):
+        self.start_sum(k, self.padded(k, p))
+        p.grad = None
+        self.release(k)
+
+    def start_sum(self, k, gradient):
+        shard = torch.empty_like(self.shards[k])
+        self.sums[k] = shard, gradient, dist.reduce_scatter_single(shard, gradient, async_op=True)
+
+    def wait(self):
+        for _, _, work in self.sums.values():
+            work.wait()
+        return [self.sums[k][0] for k in range(len(self.layers))]
+
+
+@right(LAYERS)
+def one_ahead(*arguments):
+    return train_layers(OneAhead, *arguments)
+
+
+class LastToo(OneAhead):
+    """The last layer goes and comes back like the others; sums are waited for one later."""
+
+    def after_forward(self, k, y):
+        self.release(k)
+        y.register_hook(lambda dy: self.before_backward(k))
+
+    def start_sum(self, k, gradient):
+        if k + 1 in self.sums:
+            self.sums[k + 1][2].wait()
+        super().start_sum(k, gradient)
+
+
+@right(LAYERS)
+def the_last_layer_too(*arguments):
+    return train_layers(LastToo, *arguments)
+
+
+class NoneAhead(OneAhead):
+    def use(self, k, following):
+        super().use(k, -1)
+
+
+@wrong(LAYERS, "doesn't start while the layer before is used(?s:.*)Before layer k computes")
+def gathered_when_used(*arguments):
+    return train_layers(NoneAhead, *arguments)
+
+
+class TwoAhead(OneAhead):
+    def use(self, k, following):
+        super().use(k, following)
+        super().gather(2 * following - k)
+
+
+@wrong(LAYERS, "bytes of complete layers|they need room, too")
+def gathered_two_ahead(*arguments):
+    return train_layers(TwoAhead, *arguments)
+
+
+class NeverReleased(OneAhead):
+    def release(self, k):
+        pass
+
+
+@wrong(LAYERS, "bytes of complete layers at a time(?s:.*)frees a layer")
+def never_freed(*arguments):
+    return train_layers(NeverReleased, *arguments)
+
+
+class KeptAfterBackward(OneAhead):
+    def arrived(self, k, p):
+        self.start_sum(k, self.padded(k, p))
+        p.grad = None
+
+
+@wrong(LAYERS, "bytes of complete layers at a time(?s:.*)frees a layer")
+def not_freed_after_backward(*arguments):
+    return train_layers(KeptAfterBackward, *arguments)
+
+
+class WholeSums(OneAhead):
+    def start_sum(self, k, gradient):
+        self.sums[k] = gradient.chunk(self.n)[dist.get_rank()], gradient, dist.all_reduce(gradient, async_op=True)
+
+
+@wrong(LAYERS, "a reduce_scatter gives each rank the part")
+def summed_by_all_reduce(*arguments):
+    return train_layers(WholeSums, *arguments)
+
+
+class SummedAtTheEnd(OneAhead):
+    def start_sum(self, k, gradient):
+        self.late = [*getattr(self, "late", []), (k, gradient)]
+
+    def wait(self):
+        for k, gradient in self.late:
+            super().start_sum(k, gradient)
+        return super().wait()
+
+
+@wrong(LAYERS, "aren't on their way when the next layer's backward pass begins")
+def summed_after_the_backward_pass(*arguments):
+    return train_layers(SummedAtTheEnd, *arguments)
+
+
+class NotDivided(OneAhead):
+    def padded(self, k, p):
+        return super().padded(k, p) * self.n
+
+
+@wrong(LAYERS, "this is the sum over ranks")
+def layers_not_divided(*arguments):
+    return train_layers(NotDivided, *arguments)
+
+
+class OwnGradients(OneAhead):
+    def start_sum(self, k, gradient):
+        super().start_sum(k, gradient)
+        _, _, work = self.sums[k]
+        self.sums[k] = gradient.chunk(self.n)[dist.get_rank()] * self.n, gradient, work
+
+
+@wrong(LAYERS, "rank r has the shard of its own gradients")
+def shards_of_own_gradients(*arguments):
+    return train_layers(OwnGradients, *arguments)
