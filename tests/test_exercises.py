@@ -8,6 +8,7 @@ import threading
 from collections import defaultdict
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import nbformat
 import pytest
@@ -468,6 +469,19 @@ def test_what_is_drawn_to_be_divided_is_more_than_a_table_holds():
     drawn = [case for case in divide.cases if case.kind in module("18_divide_a_model").DRAWN]
     jobs = [divide.arguments(case, str(seed))[0] for case in drawn for seed in range(100)]
     assert len(set(jobs)) > 0.75 * len(jobs)
+
+
+def test_no_degrees_divide_every_job():
+    """What fits needs no arithmetic: eight tensor ranks and ZeRO 3 always do."""
+    divide, file = TASKS["divide"], module("18_divide_a_model")
+    named = [(case, file.JOBS[case.kind]) for case in divide.cases if case.kind in file.JOBS]
+
+    def is_refused(case, job, tensor, pipeline, shard):
+        way = job.gpus // (tensor * pipeline), tensor, pipeline, shard
+        return file.verdict(case, job.figures, way, budget=False) is not None
+
+    for degrees in product((1, 2, 4, 8), (1, 2, 4, 8), range(4)):
+        assert any(is_refused(*entry, *degrees) for entry in named), degrees
 
 
 @pytest.mark.slow

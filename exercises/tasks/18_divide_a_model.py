@@ -16,7 +16,8 @@ from helpers.exercise import Budget, Case, Finding, Puzzle, Suspect, Task
 
 NAME = "divide"
 LENGTH = 8192  # tokens of a sequence
-SLOWER = 1.15  # times the fastest division
+# Times the fastest division, without the budget and with it: what fits is known without arithmetic, (gpus // 8, 8, 1, 3).
+TOLERABLE, SLOWER = 1.4, 1.15
 FILLED = {"H100": 60 * 2**30, "H200": 98 * 2**30}  # bytes: three quarters of a GPU's memory
 DEGREES = ("data", "tensor", "pipeline", "shard")
 
@@ -174,17 +175,17 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
     if not s.fits:
         words = f"{wrong}. {degrees} doesn't fit.\n{filled(s)}"
         return Finding("values", words=words, thought=too_much(s), shows=s)
-    best = fastest(job)
-    if not budget or s.time <= SLOWER * best.time:
+    best, slower = fastest(job), SLOWER if budget else TOLERABLE
+    if s.time <= slower * best.time:
         return None
     slow = max(SLOW, key=lambda part: s.seconds[part] - best.seconds[part])
     spent, thought = SLOW[slow]
     words = (
-        f"{NAME} is right, but slow with {situation(job)}.\n"
-        f"  allowed    {duration(SLOWER * best.time)}\n"
+        f"{NAME} fits, but it's slow with {situation(job)}.\n"
+        f"  allowed    {duration(slower * best.time)}\n"
         f"  got        {duration(s.time)} with {degrees}, of which {duration(s.seconds[slow])} are {spent}"
     )
-    return Finding("budget", words=words, thought=thought, shows=s)
+    return Finding("budget" if budget else "values", words=words, thought=thought, shows=s)
 
 
 def situation(job: Job) -> str:
