@@ -1,8 +1,15 @@
-"""parallel_mlp(x, w1, w2, b, target): an MLP whose hidden units the ranks share, forward and backward."""
+"""parallel_mlp(x, w1, w2, b, target): an MLP whose hidden units the ranks share, forward and backward.
+wrong_letter(plan): the tensor of a plan that has the wrong letter, and the right one.
+"""
+
+from typing import Any
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from collectives.format import kind
+from helpers.exercise import Budget, Case, Finding, Puzzle, Suspect, Task
+
+# --- an MLP ---------------------------------------------------------------------------------
 
 CASES = (
     Case(2, size=3),
@@ -102,7 +109,7 @@ def needs(case, args):
     return [min(x.numel(), (sum(units) - own) * x.shape[1]) * itemsize for own in units]
 
 
-TASK = Task(
+MLP = Task(
     "parallel_mlp",
     CASES,
     draw,
@@ -187,3 +194,148 @@ TASK = Task(
         "RankFailed": "try it by hand, on two ranks, as in the cell above the checks.",
     },
 )
+
+# --- a plan ---------------------------------------------------------------------------------
+
+NAME = "wrong_letter"
+LETTERS = ("R", "S(0)", "S(1)", "P")
+RULES = {  # op -> letters of its inputs -> the letter of its result
+    "matmul": {
+        ("R", "R"): "R", ("R", "S(1)"): "S(1)", ("S(0)", "R"): "S(0)", ("S(1)", "S(0)"): "P", ("P", "R"): "P", ("R", "P"): "P",
+    },
+    "add": {(letter, letter): letter for letter in LETTERS},
+    "gelu": {(letter,): letter for letter in LETTERS if letter != "P"},
+    "double": {(letter,): letter for letter in LETTERS},
+    "transpose": {("R",): "R", ("S(0)",): "S(1)", ("S(1)",): "S(0)", ("P",): "P"},
+    "all_reduce": {("P",): "R"},
+    "all_gather": {("S(0)",): "R", ("S(1)",): "R"},
+    "reduce_scatter(0)": {("P",): "S(0)"},
+    "all_to_all": {("S(0)",): "S(1)", ("S(1)",): "S(0)"},
+}  # fmt: skip
+KNOWN = {  # what a case says -> a plan, and where it is wrong
+    "an MLP": (
+        [
+            ("x", "R", "given", []), ("w1", "S(1)", "given", []), ("w2", "S(0)", "given", []), ("h", "S(1)", "matmul", ["x", "w1"]),
+            ("a", "S(1)", "gelu", ["h"]), ("z", "P", "matmul", ["a", "w2"]), ("y", "R", "all_reduce", ["z"]),
+            ("out", "R", "add", ["x", "y"]),
+        ],
+        ("z", "R"),
+    ),
+    "an MLP under sequence parallelism": (
+        [
+            ("x", "S(0)", "given", []), ("w1", "S(1)", "given", []), ("w2", "S(0)", "given", []), ("g", "R", "all_gather", ["x"]),
+            ("h", "S(1)", "matmul", ["g", "w1"]), ("a", "S(1)", "gelu", ["h"]), ("z", "P", "matmul", ["a", "w2"]),
+            ("y", "S(0)", "reduce_scatter(0)", ["z"]), ("out", "S(0)", "add", ["x", "y"]),
+        ],
+        ("w1", "S(0)"),
+    ),
+}  # fmt: skip
+STEPS = {"a short plan": 5, "a plan": 8, "a long plan": 14}  # that are drawn
+
+
+def consistent(plan):
+    letters = {name: letter for name, letter, *_ in plan}
+    return all(
+        op == "given" or RULES[op].get(tuple(letters[name] for name in inputs)) == letter
+        for _, letter, op, inputs in plan
+    )
+
+
+def with_letter(plan, name, letter):
+    return [(own, letter if own == name else old, op, inputs) for own, old, op, inputs in plan]
+
+
+def repairs(plan):
+    """Every (name, letter) that makes a plan consistent."""
+    return [
+        (name, letter)
+        for name, old, *_ in plan
+        for letter in LETTERS
+        if letter != old and consistent(with_letter(plan, name, letter))
+    ]
+
+
+def pick(d, among):
+    return among[d.integer(0, len(among))]
+
+
+def drawn_plan(d, steps):
+    """A consistent plan of so many steps besides what is given."""
+    plan, letters = [("x", pick(d, ("R", "S(0)")), "given", [])], {}
+    letters["x"] = plan[0][1]
+    for k in range(steps):
+        possible = []
+        for name, letter in letters.items():
+            possible += [(op, [name], rule[letter,]) for op, rule in RULES.items() if (letter,) in rule]
+            possible += [
+                ("matmul", [name, own], found) for (left, own), found in RULES["matmul"].items() if left == letter
+            ]
+            possible += [("add", [name, own], letter) for own in letters if own != name and letters[own] == letter]
+        op, inputs, letter = pick(
+            d, [way for way in possible if way[0] in ("matmul", "add")] if d.integer(0, 2) else possible
+        )
+        if op == "matmul":  # by a weight of its own
+            inputs, own = [inputs[0], f"w{k + 1}"], inputs[1]
+            plan.append((inputs[1], own, "given", []))
+        plan.append((f"t{k + 1}", letter, op, inputs))
+        letters[f"t{k + 1}"] = letter
+    return plan
+
+
+def draw_plan(d):
+    if d.case.kind in KNOWN:
+        plan, wrong = KNOWN[d.case.kind]
+        return (with_letter(plan, *wrong),)
+    while True:
+        plan = drawn_plan(d, STEPS[d.case.kind])
+        name, letter, *_ = pick(d, plan)
+        broken = with_letter(plan, name, pick(d, [other for other in LETTERS if other != letter]))
+        if len(repairs(broken)) == 1 and not consistent(broken):
+            return (broken,)
+
+
+def shown(plan):
+    return "\n".join(f"  {name:<4} {letter:<5} {op} {', '.join(inputs)}".rstrip() for name, letter, op, inputs in plan)
+
+
+def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
+    (plan,) = arguments
+    ((name, letter),) = repairs(plan)
+    headline, letters = f"{NAME} is wrong with this plan:\n{shown(plan)}\n", {own: old for own, old, *_ in plan}
+    pair = tuple(result) if isinstance(result, (tuple, list)) else ()
+    if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
+        words = f"{headline}It must return (name, letter), two texts, not {kind(result)}."
+        return Finding("values", words=words, thought="printing a pair doesn't return it." if result is None else "")
+    if pair == (name, letter):
+        return None
+    words = f"{headline}  got        {pair[0]} should have {pair[1]}"
+    if pair[0] == name:
+        thought = (
+            "that's the tensor, and it has this letter already."
+            if pair[1] == letters[name]
+            else "that's the tensor. Which letter suits both the op that makes it and those that use it?"
+        )
+    elif pair[0] not in letters:
+        thought = "there's no such tensor in this plan."
+    else:
+        thought = (
+            "with that change, the plan still has a step whose letters don't fit. A step that doesn't fit may be right itself, and have a wrong "
+            "letter among its inputs: try a change, and look at all steps again."
+        )
+    return Finding("values", words=words, thought=thought)
+
+
+def praise(case: Case, arguments: tuple, result: Any) -> str:
+    (plan,) = arguments
+    return f"{result[0]} should have {result[1]} in {case.kind} of {len(plan)} tensors."
+
+
+PLAN = Puzzle(
+    NAME,
+    (*(Case(1, known) for known in KNOWN), *(Case(1, kind, k) for kind in STEPS for k in range(4))),
+    draw_plan,
+    verdict,
+    praise,
+    {"RankFailed": "does it handle every op of the table, and an input that comes twice?"},
+)
+TASKS = (MLP, PLAN)

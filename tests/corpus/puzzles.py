@@ -716,6 +716,95 @@ def prints_a_division(parameters, layers, kept, memory, gpus, batch):
     print(first_that_fits(parameters, layers, kept, memory, gpus, batch))
 
 
+# --- 13 wrong_letter ----------------------------------------------------------------------
+
+PLACEMENTS = ("R", "S(0)", "S(1)", "P")
+PRODUCTS = {
+    ("R", "R"): "R", ("R", "S(1)"): "S(1)", ("S(0)", "R"): "S(0)", ("S(1)", "S(0)"): "P", ("P", "R"): "P", ("R", "P"): "P",
+}  # fmt: skip
+
+
+def letter_after(op, letters):
+    """The letter of an op's result; None where its inputs don't fit."""
+    first = letters[0]
+    sharded = first.startswith("S")
+    turned = {"S(0)": "S(1)", "S(1)": "S(0)"}.get(first)
+    if op == "matmul":
+        return PRODUCTS.get(tuple(letters))
+    if op == "add":
+        return first if letters[0] == letters[1] else None
+    if op == "gelu":
+        return None if first == "P" else first
+    if op == "all_reduce":
+        return "R" if first == "P" else None
+    if op == "all_gather":
+        return "R" if sharded else None
+    if op == "reduce_scatter(0)":
+        return "S(0)" if first == "P" else None
+    if op == "all_to_all":
+        return turned
+    return turned or first if op == "transpose" else first
+
+
+def bad_steps(plan, after=letter_after):
+    letters = {name: letter for name, letter, *_ in plan}
+    steps = (step for step in plan if step[2] != "given")
+    return [name for name, letter, op, inputs in steps if after(op, [letters[source] for source in inputs]) != letter]
+
+
+def changed(plan, name, letter):
+    return [(own, letter if own == name else old, op, inputs) for own, old, op, inputs in plan]
+
+
+def by_trying(plan, after=letter_after):
+    for name, old, *_ in plan:
+        for letter in PLACEMENTS:
+            if letter != old and not bad_steps(changed(plan, name, letter), after):
+                return name, letter
+
+
+def from_the_first_bad_step(plan):
+    """It, or something given among its inputs."""
+    inputs = {name: [name, *sources] for name, _, _, sources in plan}
+    first = bad_steps(plan)[0]
+    tries = ((name, letter) for name in inputs[first] for letter in PLACEMENTS)
+    return next([name, letter] for name, letter in tries if not bad_steps(changed(plan, name, letter)))
+
+
+def always_the_first_bad_step(plan):
+    letters = {name: letter for name, letter, *_ in plan}
+    first = bad_steps(plan)[0]
+    op, inputs = next((op, inputs) for name, _, op, inputs in plan if name == first)
+    return first, letter_after(op, [letters[name] for name in inputs]) or "R"
+
+
+def always_the_last_bad_step(plan):
+    return bad_steps(plan)[-1], "R"
+
+
+def name_alone(plan):
+    return by_trying(plan)[0]
+
+
+def its_letter_as_it_is(plan):
+    name, _ = by_trying(plan)
+    return name, next(letter for own, letter, *_ in plan if own == name)
+
+
+def any_other_letter(plan):
+    name, letter = by_trying(plan)
+    old = next(letter for own, letter, *_ in plan if own == name)
+    return name, next(other for other in PLACEMENTS if other not in (old, letter))
+
+
+def prints_the_letter(plan):
+    print(by_trying(plan))
+
+
+def a_tensor_that_is_not_there(plan):
+    return "b", "R"
+
+
 RIGHT = {
     "faster_all_reduce": [
         four_steps,
@@ -740,8 +829,18 @@ RIGHT = {
     ],
     "schedule_within": [backward_first, forward_first, in_halves, as_tuples, earliest_first],
     "divide": [first_that_fits, least_wait],
+    "wrong_letter": [by_trying, from_the_first_bad_step],
 }
 WRONG = {
+    "wrong_letter": [
+        (always_the_first_bad_step, "may be right itself, and have a wrong letter among its inputs"),
+        (always_the_last_bad_step, "may be right itself, and have a wrong letter among its inputs"),
+        (name_alone, "It must return .name, letter., two texts"),
+        (its_letter_as_it_is, "it has this letter already"),
+        (any_other_letter, "that's the tensor. Which letter suits both"),
+        (prints_the_letter, "printing a pair doesn't return it"),
+        (a_tensor_that_is_not_there, "there's no such tensor in this plan"),
+    ],
     "faster_all_reduce": [
         (flat_ring, "is right, but not fast enough.*(?s:.*)Which of your steps could be one"),
         (two_rings, "is right, but not fast enough.*(?s:.*)Which of your steps could be one"),
