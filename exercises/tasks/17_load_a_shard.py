@@ -1,4 +1,6 @@
-"""load_columns(file, name): a rank's columns of a matrix in a safetensors file, in few reads and few bytes."""
+"""load_columns(file, name): a rank's columns of a matrix in a safetensors file, in few reads and few bytes.
+resume_shard(file, entries, saved_by, length): a rank's shard from the newest complete checkpoint of a job with other ranks.
+"""
 
 import json
 from itertools import takewhile
@@ -7,7 +9,9 @@ import torch
 from safetensors.torch import load, save
 
 from collectives.log.text import text
-from helpers.exercise import Budget, Case, File, Suspect, Task, content
+from helpers.exercise import ANY_VALUE, Budget, Case, File, Suspect, Task, content
+
+# --- columns --------------------------------------------------------------------------------
 
 SHAPES = {1: (1, 8), 2: (2, 9), 4: (4, 6), 5: (5, 7), 9: (9, 3), 12: (12, 16)}  # Case.size -> rows, columns
 CASES = (
@@ -116,7 +120,7 @@ def needs(case, args):
     return [part.nbytes for part in parts(tensors(args)[NAME], case.world_size)]
 
 
-TASK = Task(
+COLUMNS = Task(
     "load_columns",
     CASES,
     draw,
@@ -167,3 +171,126 @@ TASK = Task(
         "RankFailed": "try it by hand with the cell below. Are there more ranks than rows? Is the dtype the file's own?",
     },
 )
+
+# --- a checkpoint ---------------------------------------------------------------------------
+
+SAVED_BY = {1: 4, 2: 3, 3: 4, 4: 3, 5: 2, 6: 4, 7: 3, 8: 4}  # ranks of the job that was killed, by world size
+# The steps at which it saved, in no order, and how the last one ended: nothing wrong, a rank's file is missing, or one is cut short.
+HISTORIES = (((8, 12, 4), "missing"), ((90, 100, 80), "short"), ((3, 1, 2), ""))
+ITEM = 4  # bytes of a number
+
+
+def draw_checkpoints(d):
+    """All that the killed job's ranks wrote, as one file with gaps, and where each part of it is."""
+    length, ranks = d.case.size, SAVED_BY[d.world_size]
+    steps, ended = HISTORIES[d.world_size % len(HISTORIES)]
+    victim, parts = d.integer(0, ranks, common=True), []
+    for step in steps:
+        flat = d.numbers(length, common=True)
+        for rank, shard in enumerate(padded(flat, ranks)):
+            cut = rank == victim and step == max(steps) and ended
+            if cut != "missing":
+                parts.append((step, rank, shard[: len(shard) // 2] if cut == "short" else shard))
+    data, entries = b"", []
+    for k in torch.randperm(len(parts), generator=d.common).tolist():
+        step, rank, numbers = parts[k]
+        data += bytes(4 * d.integer(0, 3, common=True))
+        entries.append((step, rank, len(data), len(numbers)))
+        data += numbers.numpy().tobytes()
+    return File(data, f"a file of {len(data)} B with {len(parts)} shards"), entries, ranks, length
+
+
+def padded(flat, n):
+    """A vector in n equal shards, with zeros at its end."""
+    return torch.nn.functional.pad(flat, (0, -len(flat) % n)).chunk(n)
+
+
+def newest_complete(entries, ranks, length):
+    size = -(-length // ranks)
+    numbers = {}
+    for step, _, _, count in entries:
+        numbers[step] = numbers.get(step, 0) + count
+    return max(step for step, count in numbers.items() if count == size * ranks)
+
+
+def loaded(args):
+    """What each rank returns."""
+    file, entries, ranks, length = args[0]
+    step, data = newest_complete(entries, ranks, length), content(file)
+    parts = sorted((rank, at, count) for found, rank, at, count in entries if found == step)
+    shards = [torch.frombuffer(bytearray(data[at : at + ITEM * count]), dtype=torch.float32) for _, at, count in parts]
+    return [(step, shard.clone()) for shard in padded(torch.cat(shards)[:length], len(args))]
+
+
+def own_range(rank, n, length):
+    """The first number of a rank's shard, and the first one behind it."""
+    size = -(-length // n)
+    return min(rank * size, length), min((rank + 1) * size, length)
+
+
+def budget_of_reads(case, args):
+    n, (_, _, ranks, length) = case.world_size, args[0]
+    old, nbytes, reads = -(-length // ranks), [], []
+    for rank in range(n):
+        start, stop = own_range(rank, n, length)
+        nbytes.append(ITEM * (stop - start))
+        reads.append(sum(k * old < stop and start < min((k + 1) * old, length) for k in range(ranks)))
+    return Budget(
+        "a rank reads its own numbers and no others, with one read for each shard of the killed job that has some of them, and "
+        "nothing is sent",
+        sent=[0] * n,
+        received=[0] * n,
+        read=nbytes,
+        reads=reads,
+    )
+
+
+def bytes_of_own(case, args):
+    ends = [own_range(rank, case.world_size, args[0][3]) for rank in range(case.world_size)]
+    return [ITEM * (stop - start) for start, stop in ends]
+
+
+RESUME = Task(
+    "resume_shard",
+    (
+        Case(2, size=12),
+        Case(3, size=24),
+        Case(3, "fractions", 10),
+        Case(4, size=11),
+        Case(5, "fractions", 16),
+        Case(6, size=7),
+        Case(8, "fractions", 30),
+        Case(7, size=5, late=2),
+        Case(1, size=9),
+    ),
+    draw_checkpoints,
+    loaded,
+    budget_of_reads,
+    needs=bytes_of_own,
+    after=None,
+    scale=lambda args: 1.0,  # numbers are copied, not computed
+    parameters=("file", "entries", "saved_by", "length"),
+    outputs=("step", "shard"),
+    suspects=(
+        Suspect(
+            lambda args: [(max(step for step, *_ in args[0][1]), ANY_VALUE)] * len(args),
+            "this is the newest checkpoint, and it isn't complete. Which rank was killed before it had written all of its shard?",
+        ),
+        Suspect(
+            lambda args: [(min(step for step, *_ in args[0][1]), ANY_VALUE)] * len(args),
+            "this is the oldest checkpoint. Which is the newest that is complete?",
+        ),
+    ),
+    thoughts={
+        "values": "is the step right? A checkpoint is complete if all shards are there, with all their numbers. Then write down a line "
+        "of numbers 0 to length - 1, with the killed job's shards above it and yours below. From which of its "
+        "shards do your numbers come, and from where in each?",
+        "read": "a shard of the killed job may have numbers for you and for others. Seek to the first of yours.",
+        "reads": "the numbers that you need of one shard are next to each other: one seek, one read.",
+        "sent": "each rank can read what it needs by itself.",
+        "received": "each rank can read what it needs by itself.",
+        "RankFailed": "a rank that was killed may have written no shard, or half of one: such a checkpoint isn't complete. And a shard may be "
+        "nothing but zeros, of which there's nothing to read.",
+    },
+)
+TASKS = (COLUMNS, RESUME)

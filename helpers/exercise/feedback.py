@@ -395,7 +395,7 @@ def traffic_words(traffic: Traffic) -> str:
         moves = f"{plural(max(traffic.messages), 'message')} and {plural(traffic.steps, 'step')}"
         words = f"the busiest rank moves {moved} in {moves}"
     else:
-        words = f"the busiest rank has to move {moved} ({', '.join(sorted(traffic.ops))})"
+        words = f"the busiest rank has to move {moved}" + f" ({', '.join(sorted(traffic.ops))})" * bool(traffic.ops)
     if any(traffic.reads):
         words += f", and a rank reads at most {size(round(max(traffic.read)))} in {plural(max(traffic.reads), 'read')}"
     return words

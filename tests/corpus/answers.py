@@ -5031,3 +5031,128 @@ class OwnGradients(OneAhead):
 @wrong(LAYERS, "rank r has the shard of its own gradients")
 def shards_of_own_gradients(*arguments):
     return train_layers(OwnGradients, *arguments)
+
+
+# --- 17 resume_shard ----------------------------------------------------------------------
+
+RESHARD = "resume_shard"
+
+
+def shard_size(length, n):
+    return -(-length // n)
+
+
+def complete_steps(entries, saved_by, length):
+    counts = defaultdict(int)
+    for step, _, _, count in entries:
+        counts[step] += count
+    return [step for step, count in counts.items() if count == saved_by * shard_size(length, saved_by)]
+
+
+def read_range(file, places, old, start, stop, most=1 << 30):
+    """Numbers start to stop of a vector.  places: by rank, the byte where its shard of `old` numbers begins."""
+    data = b""
+    for rank in sorted(places):
+        first, last = max(start, rank * old), min(stop, (rank + 1) * old)
+        while first < last:
+            count = min(most, last - first)
+            file.seek(places[rank] + 4 * (first - rank * old))
+            data += file.read(4 * count)
+            first += count
+    return torch.frombuffer(bytearray(data), dtype=torch.float32) if data else torch.zeros(0)
+
+
+def shard_from(step, file, entries, saved_by, length, **options):
+    rank, n = here()
+    size = shard_size(length, n)
+    start, stop = (min(k * size, length) for k in (rank, rank + 1))
+    places = {saver: at for found, saver, at, _ in entries if found == step}
+    shard = read_range(file, places, shard_size(length, saved_by), start, stop, **options)
+    return step, F.pad(shard, (0, size - len(shard)))
+
+
+@right(RESHARD)
+def by_overlaps(file, entries, saved_by, length):
+    return shard_from(max(complete_steps(entries, saved_by, length)), file, entries, saved_by, length)
+
+
+@right(RESHARD)
+def by_a_loop_over_entries(file, entries, saved_by, length):
+    rank, n = here()
+    size, old = shard_size(length, n), shard_size(length, saved_by)
+    whole = sorted({step for step, *_ in entries}, reverse=True)
+    step = next(s for s in whole if sum(count == old for found, _, _, count in entries if found == s) == saved_by)
+    shard = torch.zeros(size)
+    for found, saver, at, _ in entries:
+        first = max(saver * old, rank * size)
+        last = min(saver * old + old, rank * size + size, length)
+        if found == step and first < last:
+            file.seek(at + 4 * (first - saver * old))
+            part = torch.frombuffer(bytearray(file.read(4 * (last - first))), dtype=torch.float32)
+            shard[first - rank * size : last - rank * size] = part
+    return step, shard
+
+
+@wrong(RESHARD, "the newest checkpoint, and it isn't complete|such a checkpoint isn't complete")
+def the_newest_of_all(file, entries, saved_by, length):
+    return shard_from(max(step for step, *_ in entries), file, entries, saved_by, length)
+
+
+@wrong(RESHARD, "it isn't complete|all shards are there, with all their numbers")
+def complete_by_its_names(file, entries, saved_by, length):
+    """A rank's entry counts, however short it is."""
+    steps = [step for step, *_ in entries]
+    return shard_from(max(s for s in steps if steps.count(s) == saved_by), file, entries, saved_by, length)
+
+
+@wrong(RESHARD, "this is the oldest checkpoint")
+def the_oldest_complete(file, entries, saved_by, length):
+    return shard_from(min(complete_steps(entries, saved_by, length)), file, entries, saved_by, length)
+
+
+@wrong(RESHARD, "Seek to the first of yours")
+def whole_shards_read(file, entries, saved_by, length):
+    rank, n = here()
+    step, old = max(complete_steps(entries, saved_by, length)), shard_size(length, saved_by)
+    places = {saver: at for found, saver, at, _ in entries if found == step}
+    size = shard_size(length, n)
+    flat = F.pad(read_range(file, places, old, 0, saved_by * old)[:length], (0, n * size - length))
+    return step, flat[rank * size : (rank + 1) * size].clone()
+
+
+@wrong(RESHARD, "one seek, one read")
+def one_number_per_read(file, entries, saved_by, length):
+    return shard_from(max(complete_steps(entries, saved_by, length)), file, entries, saved_by, length, most=1)
+
+
+@wrong(RESHARD, "numbers? differ|with the killed job's shards above it|RankFailed|nothing to read")
+def my_own_ranks_shard(file, entries, saved_by, length):
+    rank, n = here()
+    step = max(complete_steps(entries, saved_by, length))
+    at, count = next(((at, count) for found, saver, at, count in entries if (found, saver) == (step, rank % saved_by)))
+    file.seek(at)
+    shard = torch.frombuffer(bytearray(file.read(4 * count)), dtype=torch.float32)
+    return step, F.pad(shard[: shard_size(length, n)], (0, max(0, shard_size(length, n) - count)))
+
+
+@wrong(RESHARD, "reads 48 B of the file; 24 B is enough")
+def read_by_rank_0(file, entries, saved_by, length):
+    rank, n = here()
+    step, size = max(complete_steps(entries, saved_by, length)), shard_size(length, n)
+    places = {saver: at for found, saver, at, _ in entries if found == step}
+    old, shard = shard_size(length, saved_by), torch.empty(size)
+    parts = None
+    if rank == 0:
+        flat = torch.cat([read_range(file, places, old, 0, length), torch.zeros(n * size - length)])
+        parts = list(flat.chunk(n))
+    dist.scatter(shard, parts, src=0)
+    return step, shard
+
+
+@wrong(RESHARD, "with the killed job's shards above it")
+def padding_forgotten(file, entries, saved_by, length):
+    step = max(complete_steps(entries, saved_by, length))
+    rank, n = here()
+    size, places = shard_size(length, n), {saver: at for found, saver, at, _ in entries if found == step}
+    shard = read_range(file, places, length // saved_by, rank * size, min(length, (rank + 1) * size))
+    return step, F.pad(shard, (0, size - len(shard)))
