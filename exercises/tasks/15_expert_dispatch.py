@@ -1,8 +1,12 @@
-"""expert_dispatch(x, chosen, gate, w, dy): tokens go to the ranks of their experts and come back, and so do gradients."""
+"""expert_dispatch(x, chosen, gate, w, dy): tokens go to the ranks of their experts and come back, and so do gradients.
+dispatch_by_node(x, chosen, w, node): a token crosses to a node once, whatever experts it wants there.
+"""
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, Measure, Suspect, Task
+
+# --- to the experts' ranks ------------------------------------------------------------------
 
 WIDTH = 8  # numbers of a token
 FIRST, NOT_LAST, HOME = (
@@ -109,7 +113,7 @@ def needs(case, args):
     return bytes_needed
 
 
-TASK = Task(
+DISPATCH = Task(
     "expert_dispatch",
     CASES,
     draw,
@@ -193,3 +197,139 @@ TASK = Task(
         "of equal pieces only: unequal ones need all_to_all_single.)",
     },
 )
+
+# --- one copy per node ----------------------------------------------------------------------
+
+NODES = {  # what a case says -> ranks of a node, and nodes among whose experts a token's are
+    "nodes of 1": (1, None),
+    "nodes of 2": (2, None),
+    "nodes of 2, both experts in one node": (2, 1),
+    "nodes of 3": (3, None),
+    "nodes of 4": (4, None),
+    "nodes of 4, both experts in one node": (4, 1),
+    "one node": (None, None),
+}
+CHOSEN_BYTES = 16  # two integers of 8 bytes go with a token
+COUNT_BYTES = 16  # for each pair of ranks of different nodes
+
+
+def draw_nodes(d):
+    n, tokens = d.world_size, d.case.length(d.rank)
+    node, among = NODES[d.case.kind]
+    node = node or n
+    scores = torch.rand(tokens, n, generator=d.own)
+    if among:
+        home = torch.randint(0, n // node, (tokens, 1), generator=d.own)
+        scores += torch.arange(n)[None] // node == home
+    return d.numbers(tokens, WIDTH), scores.topk(min(2, n)).indices, d.numbers(WIDTH, WIDTH), node
+
+
+def summed(args, keep=lambda chosen: torch.ones_like(chosen), matrix=lambda w: w, expert=lambda chosen, rank: chosen):
+    """Per rank y, the sum of the results of a token's experts.  The options are mistakes."""
+    experts, found = torch.stack([matrix(w.double()) for *_, w, _ in args]), []
+    for rank, (x, chosen, _, _) in enumerate(args):
+        results = torch.einsum("td,tkde->tke", x.double(), experts[expert(chosen, rank)])
+        found.append((results * keep(chosen)[..., None]).sum(1).to(x.dtype))
+    return found
+
+
+def bytes_across(e, node):
+    """The bytes of an event that go to ranks of other nodes."""
+    away = [rank // node != e.rank // node for rank in e.group]
+    if e.is_message:
+        return e.nbytes * (e.op == "send" and e.dst // node != e.rank // node)
+    if e.op.startswith("all_to_all"):
+        if isinstance(e.before, list):
+            parts = [part.nbytes for part in e.before]
+        else:
+            rows = e.shape[0] if e.shape else 0
+            shares = e.splits[0] if e.splits and e.splits[0] else [rows / len(e.group)] * len(e.group)
+            parts = [e.nbytes * share / rows if rows else 0 for share in shares]
+        return sum(part for part, is_away in zip(parts, away) if is_away)
+    return e.nbytes * sum(away)
+
+
+def from_node(node):
+    """A count, for each rank: the bytes that all ranks of its node send to other nodes."""
+
+    def count(events):
+        sent = [sum(bytes_across(e, node) for e in mine) for mine in events]
+        return [sum(sent[rank - rank % node : rank - rank % node + node]) for rank in range(len(sent))]
+
+    return count
+
+
+ACROSS = "bytes that its node sends to other nodes"
+
+
+def budget_of_nodes(case, args):
+    n, node = case.world_size, args[0][3]
+    nodes, row = n // node, WIDTH * case.dtype.itemsize
+    crossing = torch.zeros(nodes, nodes, dtype=torch.int64)  # copies of tokens, from node to node
+    for rank, (_, chosen, *_) in enumerate(args):
+        wants = torch.zeros(len(chosen), nodes, dtype=torch.int64).scatter_(1, chosen // node, 1)
+        crossing[rank // node] += wants.sum(0)
+    crossing.fill_diagonal_(0)
+    leave, visit = crossing.sum(1), crossing.sum(0)
+    limit = [
+        int(leave[k] * (row + CHOSEN_BYTES) + visit[k] * row) + COUNT_BYTES * node * (nodes - 1) for k in range(nodes)
+    ]
+    return Budget(
+        "between nodes, a token and its two experts' numbers go to each node that has one of these, once; one row comes back, the sum of its "
+        "results there; and 16 B for counts between two ranks. Inside a node, bytes aren't limited",
+        measures=(Measure(ACROSS, from_node(node), [limit[rank // node] for rank in range(n)]),),
+    )
+
+
+BY_NODE = Task(
+    "dispatch_by_node",
+    (
+        Case(2, "nodes of 1", 3),
+        Case(4, "nodes of 2", 5),
+        Case(4, "nodes of 2, both experts in one node", 6, late=3),
+        Case(3, "nodes of 1", 4),
+        Case(3, "one node", 3),
+        Case(5, "one node", 4),
+        Case(6, "nodes of 3", 6, torch.float64, uneven=True),
+        Case(6, "nodes of 2", 5),
+        Case(8, "nodes of 4, both experts in one node", 7),
+        Case(8, "nodes of 2", 6, torch.float64, uneven=True),
+        Case(7, "nodes of 1", 2, uneven=True),
+        Case(1, "one node", 4),
+    ),
+    draw_nodes,
+    summed,
+    budget_of_nodes,
+    needs=needs,
+    after=None,
+    parameters=("x", "chosen", "w", "node"),
+    scale=lambda args: max([1.0, *(float(y.abs().max()) for y in summed(args) if y.numel())]),
+    suspects=(
+        Suspect(
+            lambda args: summed(args, keep=lambda chosen: first_only(chosen, 0)),
+            "only a token's first expert counts. Its row of `chosen` names two, and y is the sum of both results.",
+        ),
+        Suspect(
+            lambda args: summed(args, expert=lambda chosen, rank: torch.full_like(chosen, rank)),
+            "each rank used its own expert for all its tokens.",
+        ),
+        Suspect(
+            lambda args: summed(args, matrix=lambda w: w.T),
+            "the expert's matrix is transposed. A token is a row: x @ w.",
+        ),
+        Suspect(
+            lambda args: [y / 2 for y in summed(args)], "y is the mean of the two results. It should be their sum."
+        ),
+    ),
+    thoughts={
+        "values": "follow one token with two experts in one other node: to which rank does it go first, to which two from there, where are "
+        "their results added, and in which row of y does the sum end?",
+        ACROSS: "a token whose two experts are in one node goes there once, to one rank, which passes it on inside the node. On the way back "
+        "that rank adds the results up, and one row leaves the node.",
+        "Mismatch": "how many rows come from each rank of a group? Only that rank knows, so it has to say so first. On the way back the two "
+        "lists of split sizes change places.",
+        "Stuck": "every rank makes every group, in the same order, and all members of a group make its calls, even without a token.",
+        "RankFailed": "a group's ranks count from 0: split sizes are in the order of the group. And a node may get no token at all.",
+    },
+)
+TASKS = (DISPATCH, BY_NODE)

@@ -5156,3 +5156,146 @@ def padding_forgotten(file, entries, saved_by, length):
     size, places = shard_size(length, n), {saver: at for found, saver, at, _ in entries if found == step}
     shard = read_range(file, places, length // saved_by, rank * size, min(length, (rank + 1) * size))
     return step, F.pad(shard, (0, size - len(shard)))
+
+
+# --- 15 dispatch_by_node ------------------------------------------------------------------
+
+BY_NODE = "dispatch_by_node"
+
+
+def swap_rows(rows, counts, group):
+    """Rows, in the order of their ranks, to the ranks of a group; what arrives, and how many from each."""
+    came = torch.empty(len(counts), dtype=torch.int64)
+    dist.all_to_all_single(came, torch.tensor(counts), group=group)
+    arrived = rows.new_empty(int(came.sum()), *rows.shape[1:])
+    dist.all_to_all_single(arrived, rows.contiguous(), came.tolist(), counts, group=group)
+    return arrived, came.tolist()
+
+
+def swap_back(rows, came, counts, group):
+    home = rows.new_empty(sum(counts), *rows.shape[1:])
+    dist.all_to_all_single(home, rows.contiguous(), counts, came, group=group)
+    return home
+
+
+def two_groups(node):
+    """Of this rank: those with its place in each node, and its node."""
+    rank, n = here()
+    columns = [dist.new_group(range(place, n, node)) for place in range(node)]
+    rows = [dist.new_group(range(first, first + node)) for first in range(0, n, node)]
+    return columns[rank % node], rows[rank // node]
+
+
+def inside_node(rows, experts, w, node, group):
+    """The sum of the results of each row's experts that are in this node."""
+    rank, _ = here()
+    row, k = (experts // node == rank // node).nonzero(as_tuple=True)
+    place = experts[row, k] % node
+    order = place.argsort(stable=True)
+    counts = place.bincount(minlength=node).tolist()
+    arrived, came = swap_rows(rows[row[order]], counts, group)
+    results = swap_back(arrived @ w, came, counts, group)
+    return torch.zeros_like(rows).index_add_(0, row[order], results)
+
+
+def by_node(x, chosen, w, node, wanted=lambda chosen, nodes, node: chosen // node):
+    """wanted: by token, the nodes to which it goes."""
+    _, n = here()
+    across, inside = two_groups(node)
+    wants = torch.zeros(len(x), n // node, dtype=torch.bool).scatter_(1, wanted(chosen, n // node, node), True)
+    target, token = wants.T.nonzero(as_tuple=True)
+    counts = target.bincount(minlength=n // node).tolist()
+    rows, came = swap_rows(x[token], counts, across)
+    experts = torch.empty(len(rows), chosen.shape[1], dtype=torch.int64)
+    dist.all_to_all_single(experts, chosen[token].contiguous(), came, counts, group=across)
+    home = swap_back(inside_node(rows, experts, w, node, inside), came, counts, across)
+    return torch.zeros_like(x).index_add_(0, token, home)
+
+
+@right(BY_NODE)
+def a_copy_per_node(x, chosen, w, node):
+    return by_node(x, chosen, w, node)
+
+
+@right(BY_NODE)
+def own_node_kept_at_home(x, chosen, w, node):
+    """Tokens for this node don't go to the other nodes' group at all; messages instead of all_to_all between nodes."""
+    rank, n = here()
+    _, inside = two_groups(node)
+    peers = [other for other in range(rank % node, n, node) if other != rank]
+    works, tokens, sizes, came = [], {}, {}, {}
+    for peer in peers:
+        tokens[peer] = (chosen // node == peer // node).any(1).nonzero().flatten()
+        works.append(dist.isend(torch.tensor([len(tokens[peer])]), peer, tag=0))
+        sizes[peer] = torch.empty(1, dtype=torch.int64)
+        works.append(dist.irecv(sizes[peer], peer, tag=0))
+    for work in works:
+        work.wait()
+    works, out = [], []
+    for peer in peers:
+        came[peer] = x.new_empty(int(sizes[peer]), x.shape[1]), chosen.new_empty(int(sizes[peer]), chosen.shape[1])
+        out.append((x[tokens[peer]], chosen[tokens[peer]]))
+        works += [dist.isend(t, peer, tag=k) for k, t in enumerate(out[-1], 1) if len(t)]
+        works += [dist.irecv(t, peer, tag=k) for k, t in enumerate(came[peer], 1) if len(t)]
+    for work in works:
+        work.wait()
+    rows = torch.cat([x, *(came[peer][0] for peer in peers)])
+    sums = inside_node(rows, torch.cat([chosen, *(came[peer][1] for peer in peers)]), w, node, inside)
+    y, *theirs = sums.split([len(x), *(len(came[peer][0]) for peer in peers)])
+    y, works, back = y.clone(), [], {}
+    theirs = [part.contiguous() for part in theirs]
+    for peer, part in zip(peers, theirs):
+        back[peer] = x.new_empty(len(tokens[peer]), x.shape[1])
+        works += [dist.isend(part, peer, tag=3)] if len(part) else []
+        works += [dist.irecv(back[peer], peer, tag=3)] if len(back[peer]) else []
+    for work in works:
+        work.wait()
+    for peer in peers:
+        y.index_add_(0, tokens[peer], back[peer])
+    return y
+
+
+@wrong(BY_NODE, "goes there once, to one rank")
+def a_copy_per_expert(x, chosen, w, node):
+    _, n = here()
+    k = chosen.shape[1]
+    order = chosen.flatten().argsort(stable=True)
+    counts = chosen.flatten().bincount(minlength=n).tolist()
+    arrived, came = swap_rows(x[order // k], counts, None)
+    home = swap_back(arrived @ w, came, counts, None)
+    return torch.zeros_like(x).index_add_(0, order // k, home)
+
+
+@wrong(BY_NODE, "goes there once, to one rank|bytes that its node sends to other nodes")
+def a_copy_to_every_node(x, chosen, w, node):
+    return by_node(
+        x, chosen, w, node, wanted=lambda chosen, nodes, node: torch.arange(nodes).expand(len(chosen), nodes)
+    )
+
+
+@wrong(BY_NODE, "only a token's first expert counts")
+def first_expert_by_node(x, chosen, w, node):
+    return by_node(x, chosen[:, :1].contiguous(), w, node)
+
+
+@wrong(BY_NODE, "mean of the two results")
+def mean_by_node(x, chosen, w, node):
+    return by_node(x, chosen, w, node) / 2
+
+
+@wrong(BY_NODE, "the expert's matrix is transposed")
+def transposed_by_node(x, chosen, w, node):
+    return by_node(x, chosen, w.T.contiguous(), node)
+
+
+@wrong(BY_NODE, "each rank used its own expert")
+def nobody_travels(x, chosen, w, node):
+    dist.barrier()
+    return chosen.shape[1] * (x @ w)
+
+
+@wrong(BY_NODE, "every rank makes every group|new_group")
+def groups_of_my_own_alone(x, chosen, w, node):
+    rank, n = here()
+    dist.barrier(dist.new_group(range(rank % node, n, node)))
+    return a_copy_per_node(x, chosen, w, node)
