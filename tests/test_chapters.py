@@ -1,5 +1,6 @@
 """Every chapter is whole, teaches what claims.md says, and works with any number of ranks."""
 
+import ast
 import json
 import re
 from html.parser import HTMLParser
@@ -108,6 +109,46 @@ def test_an_optional_section_is_counted_apart_with_the_sections_in_it():
     for cells in ([kept, apart, text("### Within"), kept], [kept, both]):
         spent = minutes([*cells, nbformat.v4.new_code_cell("x = 1\n" * 10)])
         assert [round(each) for each in spent] == [11, 10]  # the code is read with the core above it
+
+
+POINTS = {  # the section with a chapter's main point, and more lines of code before it than MOST_CODE: these may only fall
+    "11": ("Send while backward still runs", 0),
+    "12": ("ZeRO 3: shard the parameters", 131),
+    "13": ("Backward", 0),
+    "14": ("The order is the schedule", 0),
+    "15": ("Both ways, and backward", 0),
+    "16": ("Around the ring", 0),
+    "17": ("Data parallel: every rank needs everything", 134),
+    "20": ("All in one table", 283),
+    "21": ("A rule for each way", 0),
+}
+MOST_CODE = 100
+
+
+@pytest.mark.parametrize("chapter", POINTS)
+def test_a_chapter_comes_to_its_point(chapter):
+    (path,) = [path for path in CHAPTERS if path.stem.startswith(chapter)]
+    heading, more = POINTS[chapter]
+    spent = 0
+    for cell in read(path).cells:
+        if cell.cell_type == "markdown" and re.search(rf"^##+ {re.escape(heading)}$", cell.source, re.MULTILINE):
+            assert spent <= max(MOST_CODE, more)
+            return
+        spent += sum(bool(line.strip()) for line in cell.source.splitlines()) * (cell.cell_type == "code")
+    raise AssertionError(f"{path.stem} has no section {heading!r}")
+
+
+def test_questions_have_few_lines_of_their_own():
+    """Per prediction: lines of code, and those of the call that asks. They may only fall."""
+    cells = [cell.source for path in CHAPTERS for cell in read(path).cells if "predict" in tags(cell)]
+    calls = [
+        node.end_lineno - node.lineno + 1
+        for source in cells
+        for node in ast.walk(ast.parse(re.sub("^%.*", "", source, flags=re.MULTILINE)))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("ask", "predict")
+    ]
+    assert sum(calls) <= 4.9 * len(cells)
+    assert sum(len(source.splitlines()) for source in cells) <= 14.7 * len(cells)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
