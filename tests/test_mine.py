@@ -15,7 +15,9 @@ from helpers.exercise import check_cells, check_practice, mine_or
 from helpers.trainer import swap
 from tests.minutes import CHAPTERS
 
-BUILDERS = {path.stem: path for path in CHAPTERS if path.stem[:2] in {"11", "12", "13", "14", "15", "16", "17", "20"}}
+BUILDERS = {
+    path.stem: path for path in CHAPTERS if path.stem[:2] in {"11", "12", "13", "14", "15", "16", "17", "20", "24"}
+}
 
 
 @pytest.fixture(autouse=True)
@@ -109,6 +111,7 @@ def test_answers_of_short_tasks_are_the_trainers():
     parts = {part.name: part.chapter for part in swap.parts()}
     assert set(parts) == {
         "order_1f1b", "route", "merge_parts", "zigzag_positions", "shard_range", "newest_complete", "norm_of_all",
+        "outer_step", "due_fragment",
     }  # fmt: skip
     for name, chapter in parts.items():
         assert answers(chapter)[name] == TRAINERS[name], name

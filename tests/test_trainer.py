@@ -15,7 +15,18 @@ import torch
 
 from collectives import run
 from collectives.log.traffic import count
-from helpers.trainer.meshes import DIMENSIONS, SAMPLE, SMALL, alone, compare, grid, label, options_of, resume
+from helpers.trainer.meshes import (
+    DIMENSIONS,
+    SAMPLE,
+    SMALL,
+    alone,
+    compare,
+    compare_islands,
+    grid,
+    label,
+    options_of,
+    resume,
+)
 from helpers.trainer.swap import TRAINER
 from tests.sampling import spread, when
 
@@ -41,6 +52,10 @@ def test_a_mesh_computes_what_one_process_does(ranks, cases):
 def test_a_checkpoint_continues_on_other_meshes(tmp_path):
     resume(TRAINER, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step2", "step4", "step6"]
+
+
+def test_islands_train_as_one_process_that_takes_them_in_turn():
+    compare_islands(TRAINER)
 
 
 # --- bytes and memory -----------------------------------------------------------------------
@@ -177,6 +192,7 @@ COMMANDS = sorted(
         (ranks, re.sub(r" --(save|steps) \w+", "", options))
         for page in PAGES
         for ranks, options in re.findall(COMMAND_LINE, page.read_text())
+        if "--islands" not in options  # two jobs, see above
     }
 )
 

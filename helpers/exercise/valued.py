@@ -37,7 +37,7 @@ def valued(
         if is_equal(result, expected):
             return None
         words = f"{name} is wrong for {case.kind}.\n  expected   {value_words(expected)}\n  got        {value_words(result)}"
-        if result is None:
+        if result is None and all(right(*values) is not None for values in given.values()):
             return Finding("values", words=words, thought="printing a value doesn't return it.")
         known = (said for wrong, said in (suspects or {}).items() if is_equal(result, wrong(*arguments)))
         return Finding("values", words=words, thought=next(known, thought))

@@ -1,8 +1,8 @@
 """The trainer, compared with one process:   python -m helpers.trainer [--mine [FOLDER]]
 
 Each mesh of a sample trains two steps, and its losses, gradients and parameters must be equal to one process's; then a
-checkpoint is resumed on other meshes.  --mine: write the trainer to FOLDER with your functions of chapters 14 to 17 and 20 that have passed
-their checks, and run that.
+checkpoint is resumed on other meshes.  --mine: write the trainer to FOLDER with your functions of chapters 14 to 17, 20 and 24 that
+have passed their checks, and run that.
 """
 
 import argparse
@@ -13,7 +13,7 @@ from pathlib import Path
 
 from collectives.outcome.errors import RunError
 
-from .meshes import SAMPLE, compare, label, resume
+from .meshes import SAMPLE, compare, compare_islands, label, resume
 from .swap import TRAINER, swap
 
 
@@ -37,6 +37,8 @@ def main() -> int:
         with tempfile.TemporaryDirectory() as folder:
             resume(path, folder)
         print("A checkpoint continues on other meshes.")
+        compare_islands(path)
+        print("Two islands train as one process that takes them in turn.")
     except (AssertionError, RunError) as problem:
         print(problem, file=sys.stderr)
         return 1

@@ -2,8 +2,11 @@
 
 import functools
 import itertools
+import socket
+import subprocess
 import sys
 from math import prod
+from pathlib import Path
 
 import torch
 
@@ -83,10 +86,7 @@ def alone(experts, rows, steps=STEPS):
 
     config = Config(**SMALL, experts=experts, rows=rows)
     model, text, sums = decoder(config), load_text(config), []
-    norms = [p for name, p in model.named_parameters() if "norm" in name]
-    matrices = [p for name, p in model.named_parameters() if "norm" not in name]
-    groups = [dict(params=norms, weight_decay=0.0), dict(params=matrices, weight_decay=config.decay)]
-    optimizer = torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
+    optimizer = adamw(model, config)
     for step in range(steps):
         tokens, targets = batch(text, step, config)
         optimizer.zero_grad()
@@ -96,6 +96,14 @@ def alone(experts, rows, steps=STEPS):
         sums.append((loss.item(), torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip).item()))
         optimizer.step()
     return sums, {name: (p.detach(), gradients[name]) for name, p in model.named_parameters()}
+
+
+def adamw(model, config):
+    """torch's optimizer for the course's model: norms don't decay."""
+    norms = [p for name, p in model.named_parameters() if "norm" in name]
+    matrices = [p for name, p in model.named_parameters() if "norm" not in name]
+    groups = [dict(params=norms, weight_decay=0.0), dict(params=matrices, weight_decay=config.decay)]
+    return torch.optim.AdamW(groups, lr=config.lr, betas=(0.9, 0.95))
 
 
 def assembled(results, expected):
@@ -137,3 +145,73 @@ def resume(path, folder):
         for ((sums, _),) in done.results:
             torch.testing.assert_close(sums, expected_sums[2 * k : 2 * k + 2], **TOLERANCE)
     check([result for (result,) in done.results], expected_sums[4:], expected, "the last")
+
+
+# --- islands --------------------------------------------------------------------------------
+
+ISLANDS = dict(SMALL, rows=16, steps=5, islands=2, talk=2, fragments=2, outer_lr=0.7, outer_momentum=0.9)
+
+
+def islands_in_turn():
+    """The lines that each island prints, from one process: torch's AdamW within an island, and its SGD for the outer step."""
+    if str(TRAINER) not in sys.path:
+        sys.path.append(str(TRAINER))
+    from config import Config
+    from data import batch, load_text
+    from model import decoder, loss_of
+
+    config = Config(**ISLANDS)
+    text, anchor, lines = load_text(config), decoder(config), [[] for _ in range(config.islands)]
+    replicas = [decoder(config) for _ in lines]
+    inner = [adamw(model, config) for model in replicas]
+    outer = torch.optim.SGD(anchor.parameters(), config.outer_lr, config.outer_momentum, nesterov=True)
+    for step in range(config.steps):
+        for k, (model, optimizer) in enumerate(zip(replicas, inner)):
+            tokens, targets = batch(text, step * config.islands + k, config)
+            optimizer.zero_grad()
+            loss = loss_of(model(tokens), targets, targets.numel())
+            loss.backward()
+            norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+            optimizer.step()
+            lines[k].append(f"step {step + 1}: loss {loss.item():.6f}, gradient {norm.item():.6f}")
+        outer.zero_grad()
+        for layers in list(zip(anchor, *replicas))[step % config.fragments :: config.fragments]:  # talk == fragments
+            for p, *copies in zip(*(layer.parameters() for layer in layers)):
+                p.grad = p.detach() - torch.stack([copy.detach() for copy in copies]).mean(0)
+        outer.step()
+        for layers in list(zip(anchor, *replicas))[step % config.fragments :: config.fragments]:
+            for p, *copies in zip(*(layer.parameters() for layer in layers)):
+                for copy in copies:
+                    copy.data.copy_(p)
+    return lines
+
+
+def compare_islands(path):
+    """Train a trainer's islands as jobs of their own, and compare with one process's lines; raises AssertionError."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        port = listening.getsockname()[1]
+    program = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node=2",
+        str(Path(path) / "train.py"),
+    ]
+    options = [f"--{name}={value}" for name, value in ISLANDS.items()] + ["--fs=2", f"--meet=127.0.0.1:{port}"]
+    jobs = [
+        subprocess.Popen(
+            [*program, *options, f"--island={k}"], text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE
+        )
+        for k in range(ISLANDS["islands"])
+    ]
+    try:
+        for k, (job, expected) in enumerate(zip(jobs, islands_in_turn())):
+            output, errors = job.communicate(timeout=120)
+            lines = [line for line in output.splitlines() if line.startswith("step ")]
+            assert lines == expected, f"island {k} isn't what one process computes:\n{output}{errors}"
+    finally:
+        for job in jobs:
+            job.kill()
+            job.wait()

@@ -32,6 +32,14 @@ class Config:
     dtype: str = "float32"
     device: str = "cpu"
 
+    islands: int = 1  # jobs that train together, each with a mesh of these sizes
+    island: int = 0  # the number of this one
+    meet: str = "localhost:29600"  # where the first rank of island 0 waits for the others
+    talk: int = 10  # steps of a job between two talks of the same layer
+    fragments: int = 1  # parts of the layers, which take turns to talk
+    outer_lr: float = 1.0
+    outer_momentum: float = 0.5
+
     def __post_init__(self):
         shares = self.dp * self.fs * self.ep * self.microbatches
         self._divides("rows", shares, "dp * fs * ep * microbatches")
@@ -43,6 +51,11 @@ class Config:
         self._divides("experts", self.ep, "ep")
         if 0 < self.experts < self.chosen:
             raise ValueError(f"--chosen {self.chosen} is more than --experts {self.experts}")
+        self._divides("talk", self.fragments, "fragments")
+        if not 0 <= self.island < self.islands:
+            raise ValueError(f"--island {self.island} isn't one of {self.islands}, which count from 0")
+        if self.islands > 1 and self.save:
+            raise ValueError("--save keeps nothing of the outer optimizer, so it needs --islands 1")
         if self.pp > self.layers + 2:
             raise ValueError(f"--pp {self.pp} is more than {self.layers} layers, an embedding and a head")
 

@@ -16,6 +16,7 @@ from fsdp import pieces_of, shard_model
 from mesh import group_over, make_mesh
 from model import Block, decoder
 from optimizer import AdamW, norm_and_loss
+from outer import Islands
 from pipeline import Stage, shard_range
 from replicas import Replicas
 from tensor import cut_block
@@ -35,6 +36,7 @@ class Trainer:
         fs = self.mesh.get_group("fs")
         self.layers = shard_model(self.model, fs, self.replicas, self.expert_replicas)
         self.optimizer = AdamW([piece for layer in self.layers for piece in pieces_of(layer, self.mesh)], config)
+        self.islands = Islands([layer.shard for layer in self.layers], config) if config.islands > 1 else None
         self.stage = Stage(self.model, config, self.mesh.get_group("pp"), group_over(self.mesh, "pp"))
 
     def cut(self, block):
@@ -47,13 +49,16 @@ class Trainer:
 
     def step(self):
         """The loss of the whole batch, and the norm of its gradient."""
-        tokens, targets = batch(self.text, self.optimizer.steps, self.config)
+        number = self.optimizer.steps * self.config.islands + self.config.island  # islands have different passages
+        tokens, targets = batch(self.text, number, self.config)
         self.begin()
         loss = self.stage.step(*(microbatches(t, self.config, self.mesh) for t in (tokens, targets)), self.last)
         self.replicas.wait()
         self.expert_replicas.wait()
         norm, loss = norm_and_loss(self.optimizer.pieces, loss, copies=self.config.tp)
         self.optimizer.step(norm)
+        if self.islands:
+            self.islands.meet(self.optimizer.steps)
         return loss, norm
 
     def begin(self):

@@ -5299,3 +5299,132 @@ def groups_of_my_own_alone(x, chosen, w, node):
     rank, n = here()
     dist.barrier(dist.new_group(range(rank % node, n, node)))
     return a_copy_per_node(x, chosen, w, node)
+
+
+# --- 22 mean_in_8_bits --------------------------------------------------------------------
+
+EIGHT_BITS = "mean_in_8_bits"
+
+
+def in_rows(x):
+    blocks = x.view(-1, 32)
+    scales = blocks.abs().amax(1, keepdim=True) / 127
+    return torch.cat([(blocks / scales.clamp_min(1e-30)).round().to(torch.int8), scales.view(torch.int8)], 1)
+
+
+def from_rows(rows):
+    return (rows[:, :32] * rows[:, 32:].contiguous().view(torch.float32)).flatten()
+
+
+def filled_up(x, n):
+    zeros = -len(x) % (32 * n)
+    return torch.cat([x, x.new_zeros(zeros)])
+
+
+def exchange_in_8_bits(x, divisor=None):
+    """(result, what is cut off on this rank by the first rounding, and by the second) of a tensor of whole parts."""
+    rank, n = here()
+    rows = in_rows(x)
+    versions = torch.empty_like(rows)
+    dist.all_to_all_single(versions, rows)
+    mean = from_rows(versions).view(n, -1).sum(0) / (divisor or n)
+    part = in_rows(mean)
+    whole = torch.empty_like(rows)
+    dist.all_gather_single(whole, part)
+    second = torch.zeros_like(x)
+    second.view(n, -1)[rank] = n * (mean - from_rows(part))
+    return from_rows(whole), x - from_rows(rows), second
+
+
+@right(EIGHT_BITS)
+def numbers_and_scales_apart(gradient, error):
+    """Two calls per exchange, and lists."""
+    rank, n = here()
+    x = filled_up(gradient + error, n)
+    rows = in_rows(x)
+    numbers, scales = rows[:, :32].contiguous(), rows[:, 32:].contiguous()
+    theirs, factors = torch.empty_like(numbers), torch.empty_like(scales)
+    dist.all_to_all(list(theirs.chunk(n)), list(numbers.chunk(n)))
+    dist.all_to_all(list(factors.chunk(n)), list(scales.chunk(n)))
+    mean = torch.stack(list(from_rows(torch.cat([theirs, factors], 1)).chunk(n))).sum(0) / n
+    part = in_rows(mean)
+    parts = [torch.empty_like(part) for _ in range(n)]
+    dist.all_gather(parts, part)
+    cut = list((x - from_rows(rows)).chunk(n))
+    cut[rank] = cut[rank] + n * (mean - from_rows(part))
+    error.copy_(torch.cat(cut)[: len(error)])
+    return from_rows(torch.cat(parts))[: len(gradient)].clone()
+
+
+@right(EIGHT_BITS)
+def by_one_function(gradient, error):
+    result, first, second = exchange_in_8_bits(filled_up(gradient + error, dist.get_world_size()))
+    error.copy_((first + second)[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "the error of earlier steps isn't in it|Add it to the gradient")
+def without_feedback(gradient, error):
+    result, first, second = exchange_in_8_bits(filled_up(gradient, dist.get_world_size()))
+    error.copy_((first + second)[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "the second rounding loses something as well")
+def first_error_only(gradient, error):
+    result, first, _ = exchange_in_8_bits(filled_up(gradient + error, dist.get_world_size()))
+    error.copy_(first[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "this is the sum over ranks")
+def sum_in_8_bits(gradient, error):
+    result, first, second = exchange_in_8_bits(filled_up(gradient + error, dist.get_world_size()), divisor=1)
+    error.copy_((first + second)[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "this is the exact mean")
+def whole_mean(gradient, error):
+    mean = (gradient + error) / dist.get_world_size()
+    dist.all_reduce(mean)
+    error.zero_()
+    return mean
+
+
+@wrong(EIGHT_BITS, "its replica differs from the others'")
+def own_part_exact(gradient, error):
+    rank, n = here()
+    x = filled_up(gradient + error, n)
+    result, first, second = exchange_in_8_bits(x)
+    result.view(n, -1)[rank] += second.view(n, -1)[rank] / n
+    error.copy_((first + second)[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "the old error is still in it")
+def errors_added_up(gradient, error):
+    result, first, second = exchange_in_8_bits(filled_up(gradient + error, dist.get_world_size()))
+    error.add_((first + second)[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "Does each rank get only its part")
+def gathered_by_all(gradient, error):
+    rank, n = here()
+    x = filled_up(gradient + error, n)
+    rows = in_rows(x)
+    versions = [torch.empty_like(rows) for _ in range(n)]
+    dist.all_gather(versions, rows)
+    mean = sum(map(from_rows, versions)) / n
+    result = from_rows(in_rows(mean))
+    cut = x - from_rows(rows)
+    cut.view(n, -1)[rank] += n * (mean - result).view(n, -1)[rank]
+    error.copy_(cut[: len(error)])
+    return result[: len(gradient)].clone()
+
+
+@wrong(EIGHT_BITS, "hasn't changed")
+def error_unchanged(gradient, error):
+    result, *_ = exchange_in_8_bits(filled_up(gradient + error, dist.get_world_size()))
+    return result[: len(gradient)].clone()

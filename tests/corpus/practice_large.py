@@ -628,3 +628,245 @@ def gathered(mine, shared):
     dist.all_reduce(mine.clone())
     dist.all_reduce(mine.new_zeros(64))
     return every.norm()
+
+
+# --- 24 to_int8 ---------------------------------------------------------------------------
+
+
+@right("to_int8")
+def by_a_list_of_blocks(x, block):
+    numbers, scales = [], []
+    for part in x.split(block):
+        scale = part.abs().max() / 127
+        numbers.append((part / scale if scale else part).round())
+        scales.append(scale)
+    return torch.cat(numbers).to(torch.int8), torch.stack(scales)
+
+
+def scaled(x, block, scales):
+    return (x.view(-1, block) / scales.clamp_min(1e-30)[:, None]).round().to(torch.int8).flatten(), scales
+
+
+@wrong("to_int8", "cuts off, and doesn't round")
+def cut_off(x, block):
+    scales = x.view(-1, block).abs().amax(1) / 127
+    return (x.view(-1, block) / scales.clamp_min(1e-30)[:, None]).to(torch.int8).flatten(), scales
+
+
+@wrong("to_int8", "all blocks have one scale")
+def one_scale(x, block):
+    return scaled(x, block, (x.abs().max() / 127).repeat(len(x) // block))
+
+
+@wrong("to_int8", "A negative number may be larger")
+def signed_maximum(x, block):
+    scales = x.view(-1, block).amax(1) / 127
+    steps = (x.view(-1, block) / scales[:, None]).round().nan_to_num()
+    return ((steps.long() + 128) % 256 - 128).to(torch.int8).flatten(), scales
+
+
+@wrong("to_int8", "becomes 128, which an int8 doesn't have")
+def to_128(x, block):
+    scales = x.view(-1, block).abs().amax(1) / 128
+    steps = (x.view(-1, block) / scales.clamp_min(1e-30)[:, None]).round()
+    return ((steps.long() + 128) % 256 - 128).to(torch.int8).flatten(), scales
+
+
+@wrong("to_int8", "expected   the numbers in int8")
+def not_converted(x, block):
+    numbers, scales = by_a_list_of_blocks(x, block)
+    return numbers.float(), scales
+
+
+@wrong("to_int8", "two tensors, numbers and scales")
+def decoded_again(x, block):
+    numbers, scales = by_a_list_of_blocks(x, block)
+    return (numbers.view(-1, block) * scales[:, None]).flatten()
+
+
+# --- 24 part_of_sum -----------------------------------------------------------------------
+
+
+@right("part_of_sum")
+def rows_of_bytes(numbers, scales):
+    """One call: a row holds a block's numbers and its scale."""
+    n, blocks = dist.get_world_size(), len(scales)
+    rows = torch.cat([numbers.view(blocks, -1), scales.view(torch.int8).view(blocks, 4)], 1)
+    versions = torch.empty_like(rows)
+    dist.all_to_all_single(versions, rows)
+    decoded = versions[:, :-4] * versions[:, -4:].contiguous().view(torch.float32)
+    return decoded.view(n, -1).sum(0)
+
+
+@wrong("part_of_sum", "the integers were added up in 8 bits")
+def all_reduce_of_bytes(numbers, scales):
+    total = numbers.clone()
+    dist.all_reduce(total)
+    return (
+        (total.view(len(scales), -1) * scales[:, None]).flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()
+    )
+
+
+@wrong("part_of_sum", "the integers were added up before they were scaled")
+def all_reduce_of_integers(numbers, scales):
+    total = numbers.int()
+    dist.all_reduce(total)
+    return (
+        (total.view(len(scales), -1) * scales[:, None]).flatten().chunk(dist.get_world_size())[dist.get_rank()].clone()
+    )
+
+
+@wrong("part_of_sum", "the rank's own version")
+def own_version(numbers, scales):
+    return (
+        (numbers.view(len(scales), -1) * scales[:, None])
+        .flatten()
+        .chunk(dist.get_world_size())[dist.get_rank()]
+        .clone()
+    )
+
+
+@wrong("part_of_sum", "Which collective sends each rank a different part")
+def by_all_gather(numbers, scales):
+    n, rank = dist.get_world_size(), dist.get_rank()
+    numbers_of_all, factors = numbers.new_empty(n * len(numbers)), scales.new_empty(n * len(scales))
+    dist.all_gather_single(numbers_of_all, numbers)
+    dist.all_gather_single(factors, scales)
+    versions = (numbers_of_all.view(n, len(scales), -1) * factors.view(n, -1, 1)).flatten(1)
+    return versions.sum(0).chunk(n)[rank].clone()
+
+
+@wrong("part_of_sum", "Which collective sends each rank a different part")
+def in_float32(numbers, scales):
+    x = (numbers.view(len(scales), -1) * scales[:, None]).flatten()
+    part = x.new_empty(len(x) // dist.get_world_size())
+    dist.reduce_scatter_single(part, x)
+    return part
+
+
+# --- 24 outer_step ------------------------------------------------------------------------
+
+
+def way(weights, anchor):
+    moved = anchor - weights
+    dist.all_reduce(moved, dist.ReduceOp.AVG)
+    return moved
+
+
+@right("outer_step")
+def by_torchs_optimizer(weights, anchor, momentum, lr, mu):
+    """torch.optim.SGD's formula: the averaged weights travel instead of the way."""
+    mean = weights / dist.get_world_size()
+    dist.all_reduce(mean)
+    moved = anchor - mean
+    momentum.copy_(momentum * mu + moved)
+    return anchor - lr * (moved + mu * momentum)
+
+
+@wrong("outer_step", "A gradient points uphill")
+def uphill(weights, anchor, momentum, lr, mu):
+    moved = -way(weights, anchor)
+    momentum.mul_(mu).add_(moved)
+    return anchor - lr * (moved + mu * momentum)
+
+
+@wrong("outer_step", "it should be their mean")
+def sum_of_ways(weights, anchor, momentum, lr, mu):
+    moved = anchor - weights
+    dist.all_reduce(moved)
+    momentum.mul_(mu).add_(moved)
+    return anchor - lr * (moved + mu * momentum)
+
+
+@wrong("outer_step", "the replicas are different models")
+def own_way(weights, anchor, momentum, lr, mu):
+    moved = anchor - weights
+    momentum.mul_(mu).add_(moved)
+    return anchor - lr * (moved + mu * momentum)
+
+
+@wrong("outer_step", "that is plain momentum")
+def plain_momentum(weights, anchor, momentum, lr, mu):
+    momentum.mul_(mu).add_(way(weights, anchor))
+    return anchor - lr * momentum
+
+
+@wrong("outer_step", "this is the mean of the weights")
+def mean_of_weights(weights, anchor, momentum, lr, mu):
+    mean = weights / dist.get_world_size()
+    dist.all_reduce(mean)
+    return mean
+
+
+@wrong("outer_step", "writes into the tensor that was passed|hasn't changed")
+def new_momentum(weights, anchor, momentum, lr, mu):
+    moved = way(weights, anchor)
+    momentum = mu * momentum + moved
+    return anchor - lr * (moved + mu * momentum)
+
+
+@wrong("outer_step", "All ranks have the same anchor and momentum")
+def momentum_averaged(weights, anchor, momentum, lr, mu):
+    moved = way(weights, anchor)
+    momentum.mul_(mu).add_(moved)
+    dist.all_reduce(momentum, dist.ReduceOp.AVG)
+    return anchor - lr * (moved + mu * momentum)
+
+
+# --- 24 due_fragment ----------------------------------------------------------------------
+
+
+@right("due_fragment")
+def from_a_list(step, every, fragments):
+    turns = [*range(fragments)] * step
+    due, left = divmod(step * fragments, every)
+    return turns[due - 1] if left < fragments else None
+
+
+@wrong("due_fragment", "forgets the fragments")
+def whole_model(step, every, fragments):
+    return None if step % every else 0
+
+
+@wrong("due_fragment", "fragment 0")
+def from_the_second(step, every, fragments):
+    gap = every // fragments
+    return None if step % gap else step // gap % fragments
+
+
+@wrong("due_fragment", "fragment 0 is due again")
+def counts_on(step, every, fragments):
+    gap = every // fragments
+    return None if step % gap else step // gap - 1
+
+
+# --- 24 steps_between ---------------------------------------------------------------------
+
+
+@right("steps_between")
+def tried_one_by_one(n, nbytes, bandwidth, compute, share):
+    talk = 2 * (n - 1) / n * nbytes / bandwidth
+    steps = 1
+    while talk > share * (talk + steps * compute):
+        steps += 1
+    return steps
+
+
+@wrong("steps_between", "not of the steps alone")
+def share_of_the_steps(n, nbytes, bandwidth, compute, share):
+    return ceil(2 * (n - 1) / n * nbytes / bandwidth / (share * compute))
+
+
+@wrong("steps_between", r"2\(N-1\)/N times the bytes")
+def once_the_bytes(n, nbytes, bandwidth, compute, share):
+    return max(1, ceil(nbytes / bandwidth * (1 - share) / (share * compute)))
+
+
+@wrong("steps_between", "rounded down")
+def one_step_too_few(n, nbytes, bandwidth, compute, share):
+    return max(1, int(2 * (n - 1) / n * nbytes / bandwidth * (1 - share) / (share * compute)))
+
+
+@wrong("steps_between", "round up")
+def not_an_integer(n, nbytes, bandwidth, compute, share):
+    return 2 * (n - 1) / n * nbytes / bandwidth * (1 - share) / (share * compute)
