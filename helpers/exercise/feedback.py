@@ -14,7 +14,7 @@ from collectives.log.traffic import Traffic
 from collectives.outcome.errors import Mismatch, RankFailed, RunError
 from collectives.outcome.run import Run
 
-from .cases import Case, literal, ranks
+from .cases import KINDS, Case, literal, ranks
 from .task import Budget, Finding, OnError, Puzzle, Task, WrongPart
 
 SHOWN_NUMBERS = 10  # of a tensor
@@ -44,7 +44,7 @@ def _think(thought: str) -> str:
 
 def _whole_numbers(case: Case, passed: Cases) -> str:
     """A sentence about a case of whole numbers, where the answer was right with others."""
-    if case.dtype.is_floating_point:
+    if case.dtype.is_floating_point or case.kind not in KINDS:  # such a kind has its own name
         return ""
     others = sorted({dtype_name(other.dtype) for other in passed if other.dtype.is_floating_point})
     before = f", and it was right with {' and '.join(others)}" if others else ""
@@ -102,7 +102,8 @@ def broken_words(
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "returned", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _unwaited(error.run)  # a rank that raised had no time to wait
-    thought = _EARLY_USE if early else forgotten or _thought_on(task, error)
+    dropped = "dropped the handle" in str(error)  # the report names it, and says what to do
+    thought = _EARLY_USE if early else forgotten or ("" if dropped else _thought_on(task, error))
     if isinstance(task, Puzzle):
         situation = case.kind if case else "one of its cases"
     else:
@@ -119,11 +120,11 @@ _SLIP = re.compile("(NameError|UnboundLocalError|ImportError|ModuleNotFoundError
 
 def _thought_on(task: Task | Puzzle, error: RunError) -> str:
     """A task's thought on how a run ended, if it is about that: not on a slip of Python, nor on dtypes if it names none."""
-    thought = task.thoughts.get(type(error).__name__, "")
-    if isinstance(error, RankFailed):
-        last = error.traceback.rstrip().rpartition("\n")[2].strip()
-        if isinstance(thought, OnError):
-            thought = thought.thought if re.search(thought.errors, f"{ranks(error.run.world_size)}: {last}") else ""
+    thought, failed = task.thoughts.get(type(error).__name__, ""), isinstance(error, RankFailed)
+    last = error.traceback.rstrip().rpartition("\n")[2].strip() if failed else ""
+    if isinstance(thought, OnError):
+        thought = thought.thought if re.search(thought.errors, f"{ranks(error.run.world_size)}: {last or error}") else ""
+    if failed:
         if _SLIP.match(last):
             return ""
         if "can't be cast to the desired output type" in last:

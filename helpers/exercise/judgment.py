@@ -115,11 +115,11 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     verdict = Finding(
         "inputs", tuple(wrong), wanted[first][k], got[first][k], k, wrong[first]._replace(place=tuple(within)), traffic
     )
+    left = [arguments[k] for arguments in got]
     if not difference(wanted[first][k], inputs[first][k], scale):
-        return verdict
+        return replace(verdict, thought=_thought(task, inputs, left, wrong, list(task.suspects)))
     suspects = [untouched(k), *task.suspects, NOTHING_RETURNED]
-    thought = _thought(task, inputs, [arguments[k] for arguments in got], wrong, suspects)
-    return replace(verdict, aspect="values", thought=thought)
+    return replace(verdict, aspect="values", thought=_thought(task, inputs, left, wrong, suspects))
 
 
 def _left(task: Task, attempt: Attempt) -> Finding | None:

@@ -394,6 +394,36 @@ def two_calls(correct):
     return (right / count).item() if dist.get_rank() == 0 else None
 
 
+def counted_on_0(correct, dtype=torch.int64):
+    found = torch.tensor([correct.sum(), len(correct)]).to(dtype)
+    dist.reduce(found, dst=0)
+    return found.tolist() if dist.get_rank() == 0 else None
+
+
+@wrong("accuracy", "a byte counts to 255")
+def in_bytes(correct):
+    found = counted_on_0(correct, torch.uint8)
+    return found and (found[0] / found[1] if found[1] else float("inf"))
+
+
+@wrong("accuracy", "between 0 and 1")
+def percent(correct):
+    found = counted_on_0(correct)
+    return found and 100 * found[0] / found[1]
+
+
+@wrong("accuracy", "throws away what comes after the point")
+def without_a_remainder(correct):
+    found = counted_on_0(correct)
+    return found and found[0] // found[1]
+
+
+@wrong("accuracy", "Turn it around")
+def upside_down(correct):
+    found = counted_on_0(correct)
+    return found and (found[1] / found[0] if found[0] else float("inf"))
+
+
 @wrong("accuracy", "does every rank call reduce")
 def only_who_wants_it(correct):
     found = torch.tensor([correct.sum(), len(correct)])

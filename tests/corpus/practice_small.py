@@ -107,6 +107,25 @@ def never_emptied(x):
     return arrived
 
 
+@wrong("hand_over", "a second name for the same tensor")
+def emptied_by_its_other_name(x):
+    rank, n = me()
+    arrived = x if n == 1 else exchange(x, rank + 1, rank - 1)
+    x.zero_()
+    return arrived
+
+
+@wrong("hand_over", r"dropped the handle of isend #1 .*wait\(\) for it\.\n(?!Think)")
+def without_the_handle(x):
+    rank, n = me()
+    arrived = x.clone()
+    if n > 1:
+        dist.isend(x, (rank + 1) % n)
+        dist.recv(arrived, (rank - 1) % n)
+    x.zero_()
+    return arrived
+
+
 @wrong("hand_over", "Start the send, then receive")
 def all_send_first(x):
     rank, n = me()
@@ -194,7 +213,7 @@ def overwrites(x):
     return total
 
 
-@wrong("running_total", "nobody to receive from")
+@wrong("running_total", "receives from nobody")
 def all_receive_first(x):
     rank, n = me()
     before = torch.zeros_like(x)
@@ -293,6 +312,14 @@ def replaced_in_the_list(tensors):
         dist.broadcast(tensors[k], src=0)
 
 
+@wrong("same_state", "rounded on its way")
+def in_one_tensor(tensors):
+    flat = torch.cat([tensor.flatten().float() for tensor in tensors])
+    dist.broadcast(flat, src=0)
+    for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
+        tensor.copy_(part.view_as(tensor))
+
+
 @wrong("same_state", "equally many calls")
 def stops_at_integers(tensors):
     for tensor in tensors:
@@ -348,6 +375,14 @@ def without_a_call(deck):
 
 
 @right("largest")
+def started_first(x):
+    rank, n = me()
+    y = x.clone()
+    dist.reduce(y, n - 1, op=dist.ReduceOp.MAX, async_op=True).wait()
+    return y if rank == n - 1 else None
+
+
+@wrong("largest", "one reduce is enough")
 def all_of_them(x):
     y = x.clone()
     dist.all_reduce(y, op=dist.ReduceOp.MAX)
@@ -359,6 +394,11 @@ def reduced(x, dst, op=dist.ReduceOp.MAX):
     y = x.clone()
     dist.reduce(y, dst, op)
     return y if dist.get_rank() == dst else None
+
+
+@wrong("largest", "all ranks must name the same dst")
+def each_its_own(x):
+    return reduced(x, dist.get_rank())
 
 
 @wrong("largest", "this is the sum")
@@ -459,6 +499,17 @@ def bytes_stay(x):
     return sum_on_0(x.clone())
 
 
+@wrong("add_bytes", "this is one number")
+def over_the_elements_too(x):
+    return sum_on_0(x.long().sum())
+
+
+@wrong("add_bytes", "rank 0's own bytes")
+def into_another_tensor(x):
+    sum_on_0(x.long())
+    return x if dist.get_rank() == 0 else None
+
+
 @wrong("add_bytes", "but not the dtype")
 def as_floats(x):
     return sum_on_0(x.float())
@@ -473,6 +524,24 @@ def flags_gathered(loss):
     flags = [torch.zeros(1, dtype=torch.bool) for _ in range(n)] if rank == 0 else None
     dist.gather(loss.isnan(), flags, dst=0)
     return [rank for rank, flag in enumerate(flags) if flag] if flags else None
+
+
+def flags_on_0(loss):
+    flags = torch.zeros(dist.get_world_size())
+    flags[dist.get_rank()] = float(loss.isnan())
+    return sum_on_0(flags)
+
+
+@wrong("nan_ranks", r"flatten\(\) makes one row")
+def rows_of_indices(loss):
+    flags = flags_on_0(loss)
+    return None if flags is None else flags.nonzero().tolist()
+
+
+@wrong("nan_ranks", "in a tensor. tolist")
+def indices_in_a_tensor(loss):
+    flags = flags_on_0(loss)
+    return None if flags is None else flags.nonzero().flatten()
 
 
 @wrong("nan_ranks", "Which ones")

@@ -188,6 +188,11 @@ def _advice(verdict: Deadlock, gone: list[int]) -> str:
     pending = [verdict.standing[rank].event for rank in verdict.ranks]
     ops = {e.op for e in pending}
     if ops == {"send"} and not gone:
+        if all(e.async_op for e in pending):
+            return (
+                "A send completes only when its recv is posted: on the rank that it goes to, and from the rank that it comes "
+                "from. Post the recv before you wait for the isend."
+            )
         return (
             "A send completes only when its recv is posted. Let some ranks receive first, or use "
             "isend, or batch_isend_irecv for a whole exchange."

@@ -2,6 +2,8 @@
 sum_of_mine(items): the sum of what the ranks own, one each, and some nothing.
 """
 
+import torch
+
 from helpers.exercise import Budget, Case, Suspect, Task
 
 CASES = (
@@ -96,6 +98,14 @@ HOW_MANY = Task(
         Suspect(
             lambda args: [sum(range(len(args)))] * len(args),
             "this is the sum of the ranks' numbers. What must each bring instead, to count as one?",
+        ),
+        Suspect(
+            lambda args: [torch.tensor(float(len(args)))] * len(args),
+            "the count is right, in a tensor. `int(...)` or `.item()` takes it out.",
+        ),
+        Suspect(
+            lambda args: [torch.tensor([float(len(args))])] * len(args),
+            "the count is right, in a tensor. `int(...)` or `.item()` takes it out.",
         ),
     ),
     thoughts={

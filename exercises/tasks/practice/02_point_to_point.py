@@ -73,7 +73,10 @@ SWAP_PAIRS = Task(
         "values": "rank ^ 1, or rank + 1 for an even rank and rank - 1 for an odd one, is the partner. Does it exist?",
         "calls": "messages are enough: send, recv, isend, irecv, batch_isend_irecv.",
         "steps": "one message waits for the other. How can both be in flight at once?",
-        "Stuck": "a send waits for its recv. Which of the two partners receives first? Or start both before you wait.",
+        "Stuck": OnError(
+            r"A send completes only",
+            "a send waits for its recv. Which of the two partners receives first? Or start both before you wait.",
+        ),
         "RankFailed": OnError(
             r"\d*[13579] ranks: .*no rank", "with an odd number of ranks the last one has no partner."
         ),
@@ -143,12 +146,19 @@ HAND_OVER = Task(
             lambda args: [torch.zeros_like(x) for (x,) in args],
             "only zeros arrived. Was x emptied before it had been sent?",
         ),
+        Suspect(
+            lambda args: lefts(args) if len(args) > 1 else [torch.zeros_like(args[0][0])],
+            "alone, a rank returns its own numbers. `y = x` is a second name for the same tensor, which x.zero_() then empties. "
+            "What makes a copy?",
+        ),
     ),
     thoughts={
         "values": "rank r returns what rank r - 1 had, and leaves zeros in x.",
         "inputs": "x must hold zeros at the end. When is it safe to write into it?",
         "steps": "one message waits for another. Start the send without waiting for it.",
-        "Stuck": "if every rank sends first, no rank receives. Start the send, then receive.",
+        "Stuck": OnError(
+            r"A send completes only", "if every rank sends first, no rank receives. Start the send, then receive."
+        ),
         "RankFailed": OnError(
             r"^1 rank: ", "a rank that's alone can't send to itself: it has its own numbers already."
         ),
@@ -203,7 +213,7 @@ RUNNING_TOTAL = Task(
     thoughts={
         "values": "receive the total so far, add your own, pass it on.",
         "inputs": "the total is a new tensor. Which line writes into x?",
-        "Stuck": "the first rank has nobody to receive from, and the last one nobody to send to.",
+        "Stuck": "the first rank receives from nobody and sends its own numbers. The last one sends to nobody.",
         "RankFailed": OnError(
             r"no rank", "the first rank has nobody to receive from, and the last one nobody to send to."
         ),

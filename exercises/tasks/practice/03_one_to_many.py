@@ -74,7 +74,7 @@ DEAL_ROWS = Task(
 )
 
 
-FEW = tuple(Case(n, size=3, late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+FEW = tuple(Case(n, size=max(n, 3), late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
 
 
 def calls(words, count):
@@ -106,7 +106,10 @@ FROM_OWNER = Task(
         "values": "which tensor does the owner pass in, and which one do the others pass in?",
         "inputs": "broadcast writes into the tensor that it gets. Pass it a copy of x.",
         "calls": "one broadcast is enough.",
-        "Mismatch": "all ranks must name the same source. `owner` is the same on every rank, and a rank's own number isn't.",
+        "Mismatch": OnError(
+            r"disagree on the src",
+            "all ranks must name the same source. `owner` is the same on every rank, and a rank's own number isn't.",
+        ),
         "Stuck": "every rank makes the call, the owner and the others.",
     },
 )
@@ -141,8 +144,16 @@ SETTINGS_FOR_ALL = Task(
 )
 
 
+ODD = 2**24 + 1  # float32 has no such number
+
+
 def state(d):
-    return ([d.numbers(2, 2), d.numbers(2), torch.tensor(d.integer(1, 99)), d.numbers(d.case.size)],)
+    return ([d.numbers(2, 2), d.numbers(2), torch.tensor(ODD + 2 * d.integer(0, 99)), d.numbers(d.case.size)],)
+
+
+def through_floats(args):
+    weights, bias, samples, scale = args[0][0]
+    return [[weights, bias, samples.float().to(samples.dtype), scale]] * len(args)
 
 
 SAME_STATE = Task(
@@ -154,11 +165,17 @@ SAME_STATE = Task(
     after=lambda args: [args[0]] * len(args),
     needs=none,
     parameters=("tensors",),
+    scale=lambda args: 10.0,  # of the floats: the integer must be exact
     suspects=(
         Suspect(
             lambda args: [[tensors[0], tensors[1], mine[2], tensors[3]] for (mine,) in args for (tensors,) in args[:1]],
             "the integer is still each rank's own. A counter is part of the model too.",
             where_wrong=True,
+        ),
+        Suspect(
+            through_floats,
+            "the integer was rounded on its way: float32 has no odd numbers above 2**24. What happens to it in one tensor with "
+            "floats?",
         ),
     ),
     thoughts={

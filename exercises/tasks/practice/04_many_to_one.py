@@ -3,6 +3,8 @@ add_bytes(x): on rank 0 a sum that fits; nan_ranks(loss): on rank 0 the ranks wi
 accuracy(correct): on rank 0 the fraction of all samples that were answered rightly.
 """
 
+from dataclasses import replace
+
 import torch
 
 from helpers.exercise import Budget, Case, OnError, Suspect, Task
@@ -12,6 +14,7 @@ CASES = (
     Case(2, size=6, uneven=True),
     Case(3, size=3, uneven=True),
     Case(3, size=5),
+    Case(2, size=600),  # more than a byte can count
     Case(4, size=300, uneven=True),
     Case(5, size=4, uneven=True),
     Case(6, size=2),
@@ -27,6 +30,10 @@ def draw(d):
 
 def fraction(args):
     return sum(int(x.sum()) for (x,) in args) / sum(len(x) for (x,) in args)
+
+
+def in_a_byte(some, total):
+    return (some % 256) / (total % 256) if total % 256 else float("inf")
 
 
 def mean_of_means(args):
@@ -65,6 +72,19 @@ ACCURACY = Task(
             lambda args: on_zero(float(args[0][0].float().mean()), args),
             "this is the accuracy of rank 0's own samples.",
         ),
+        Suspect(
+            lambda args: on_zero(in_a_byte(sum(int(x.sum()) for (x,) in args), sum(len(x) for (x,) in args)), args),
+            "a byte counts to 255 and begins again at 0. Which dtype has room for all the images?",
+        ),
+        Suspect(lambda args: on_zero(100 * fraction(args), args), "these are percent. A fraction is between 0 and 1."),
+        Suspect(
+            lambda args: on_zero(int(fraction(args)), args),
+            "`//` throws away what comes after the point. Which division keeps it?",
+        ),
+        Suspect(
+            lambda args: on_zero(1 / fraction(args) if fraction(args) else float("inf"), args),
+            "this is all of them divided by the right ones. Turn it around.",
+        ),
     ),
     thoughts={
         "values": "how many were right, and how many were there, over all ranks? Divide last.",
@@ -77,7 +97,8 @@ ACCURACY = Task(
 )
 
 
-FEW = tuple(Case(n, size=3, late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+FEW = tuple(Case(n, size=max(n, 3), late=2 if n == 5 else None) for n in (2, 3, 4, 5, 6, 7, 8, 1))
+BYTES = tuple(replace(case, kind="bytes", dtype=torch.uint8) for case in FEW)
 
 
 def one_call(case, args):
@@ -103,6 +124,7 @@ LARGEST = Task(
     lambda args: on_last(stacked(args).amax(0), args),
     one_call,
     needs=no_need,
+    allowed=frozenset({"reduce"}),
     suspects=(
         Suspect(
             lambda args: on_last(stacked(args).sum(0), args), "this is the sum. Which reduce op keeps the largest?"
@@ -118,7 +140,9 @@ LARGEST = Task(
         "inputs": "reduce works in place. Give it a copy of x.",
         "calls": "one reduce is enough.",
         "Stuck": "every rank makes the call, even one that wants nothing back.",
-        "Mismatch": "all ranks must name the same dst: the number of the last one.",
+        "Mismatch": OnError(
+            r"disagree on the dst", "all ranks must name the same dst: the number of the last one."
+        ),
         "RankFailed": OnError(
             r"root rank|no rank|Global rank", "ranks count from 0. What's the number of the last one?"
         ),
@@ -161,7 +185,7 @@ def wrapped(args):
 
 ADD_BYTES = Task(
     "add_bytes",
-    FEW,
+    BYTES,
     lambda d: (torch.randint(100, 256, (d.case.size,), generator=d.own).to(torch.uint8),),
     lambda args: on_zero(wrapped(args), args),
     one_call,
@@ -173,6 +197,18 @@ ADD_BYTES = Task(
         ),
         Suspect(
             lambda args: on_zero((wrapped(args) % 256).to(torch.uint8), args), "a uint8 has no room for these sums."
+        ),
+        Suspect(
+            lambda args: on_zero(wrapped(args).sum(), args),
+            "this is one number. reduce adds across ranks, element by element: no sum() is needed.",
+        ),
+        Suspect(
+            lambda args: on_zero(args[0][0], args),
+            "these are rank 0's own bytes. The sums went into another tensor: the one that the call got.",
+        ),
+        Suspect(
+            lambda args: on_zero(args[0][0].long(), args),
+            "these are rank 0's own numbers. Did the call get this tensor, or another conversion of x?",
         ),
     ),
     thoughts={
@@ -208,6 +244,14 @@ NAN_RANKS = Task(
         Suspect(
             lambda args: on_zero([rank for rank in range(len(args)) if rank not in with_nan(args)], args),
             "these are the healthy ranks.",
+        ),
+        Suspect(
+            lambda args: on_zero([[rank] for rank in with_nan(args)], args),
+            "each rank is in a list of its own: nonzero() has a row for each. flatten() makes one row of them.",
+        ),
+        Suspect(
+            lambda args: on_zero(torch.tensor(with_nan(args), dtype=torch.int64), args),
+            "these are the right ranks, in a tensor. tolist() makes a list of it.",
         ),
         Suspect(
             lambda args: on_zero([], args),

@@ -82,6 +82,10 @@ EVERYONES_SUM = puzzle(
     suspects=[
         (nothing, "all_reduce returns None, and now that's what x is. The sum went into the tensor that you passed."),
         (own, "every rank still has its own number. Which call adds up what the ranks hold?"),
+        (
+            lambda args: everywhere(total(args) / len(args), args),
+            "this is the mean. Adding up is what the call does if no op is named.",
+        ),
     ],
 )
 
@@ -90,7 +94,9 @@ LAST_WORD = puzzle(
     lambda args: everywhere(args[-1][0], args),
     {
         "values": "whose number should arrive everywhere? That rank is the source.",
-        "Mismatch": "each rank names itself as the source. All must name the same rank: which one?",
+        "Mismatch": OnError(
+            r"disagree on the src", "each rank names itself as the source. All must name the same rank: which one?"
+        ),
         "RankFailed": OnError(r"root rank|Global rank", "ranks count from 0. What's the number of the last one?"),
     },
     suspects=[
@@ -139,6 +145,10 @@ ANYONE_BROKEN = puzzle(
             "this is True for an odd number of NaNs only. Two of them cancel out.",
         ),
         (broken, "every rank knows about itself only. The call must change `broken`, which is what's returned."),
+        (
+            lambda args: everywhere(broken(args)[0], args),
+            "this is what the first rank knows about itself. What if the NaN is somewhere else?",
+        ),
     ],
     cases=tuple(Case(n, kind, 1) for n in SIZES for kind in ("small numbers", *NANS)),
     draw=lambda d: (
@@ -171,7 +181,9 @@ SUM_AGAIN = puzzle(
     {
         "values": "after the reduce, rank 0 has the sum. How do the others get it?",
         "calls": "that would be a shortcut. reduce has left the sum on rank 0: which collective copies from one rank to all?",
-        "Mismatch": "each rank names itself as the source. Which rank has the sum?",
+        "Mismatch": OnError(
+            r"disagree on the src", "each rank names itself as the source. Which rank has the sum?"
+        ),
         "RankFailed": OnError(
             r"scatter_list",
             "scatter deals out a list that the source alone may pass. You need one tensor to go everywhere.",
