@@ -80,6 +80,7 @@ def _imports(pages: list[NotebookNode]) -> NotebookNode:
 
 def _cells(path: Path, page: NotebookNode) -> Iterator[NotebookNode]:
     """The cells of a page that take part, as they are in the tour."""
+    exam = 0  # puzzles so far
     for cell in page.cells:
         part = cell.metadata.get("tour")
         if part is None:
@@ -92,6 +93,8 @@ def _cells(path: Path, page: NotebookNode) -> Iterator[NotebookNode]:
             stop = cell.source.index(part["to"], start) if "to" in part else None
             words = cell.source[start:stop].strip()
             words = re.sub(r"^(##+ )", r"#\1", words, flags=re.MULTILINE)
+            words, headings = re.subn(r"^### \d+\.", f"### {exam + 1}.", words)
+            exam += headings
             taken.source = re.sub(r"\]\(#", f"]({path.name}#", words)
         yield taken
 
