@@ -22,8 +22,8 @@ CEILINGS = {
     "collectives/collect": 243,
     "collectives/cost": 1_489,
     "collectives/draw": 1_760,
-    "collectives/figures": 672,
-    "collectives/judge": 3_462,
+    "collectives/figures": 674,
+    "collectives/judge": 3_467,
     "collectives/launch": 2_628,
     "collectives/log": 1_609,
     "collectives/machines": 940,
@@ -36,8 +36,8 @@ CEILINGS = {
     "collectives/train": 2_212,
     "collectives/watch": 9_969,
     "grader": 4_336,
-    "helpers": 5_371,
-    "tools": 2_901,
+    "helpers": 5_408,
+    "tools": 3_166,
 }
 
 

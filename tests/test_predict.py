@@ -165,6 +165,14 @@ def test_reads_numbers_as_people_write_them(words, value, same):
     assert (prediction.right == 1) is same
 
 
+def test_what_is_no_number_is_not_wrong():
+    prediction = predict(largest, world_size=3, answers=[["−1"], ["1,5"], ["4"]])
+    assert [mark.right for (mark,) in prediction.result.marks] == [False, None, True]
+    assert "1 of 3 right. '1,5' isn't a number. Fractions have a point: 2.5." in repr(prediction)
+    asked = predict(lambda: 7, ask="What is it?", answer=lambda run: run.results[0], world_size=1, answers="seven")
+    assert asked.result.marks[0][0].right is None and "'seven' isn't a number." in repr(asked)
+
+
 def test_the_form_marks_in_two_stages():
     prediction = predict(share_from_last, world_size=2)
     first = prediction.submit([["10", "10", "10"], ["10 10 0", "", ""]])  # a whole row in its first cell

@@ -11,8 +11,18 @@ import torch.distributed as dist
 from PIL import Image
 
 from collectives import step
+from collectives.algorithms import (
+    binomial_broadcast,
+    chain_reduce,
+    flat_gather,
+    flat_scatter,
+    pairwise_all_to_all,
+    ring_all_gather,
+    ring_all_reduce,
+    ring_reduce_scatter,
+    tree_all_reduce,
+)
 from collectives.algorithms import recorded as recorded_schedule
-from collectives.algorithms import ring_all_reduce
 from collectives.launch.run import run
 from collectives.outcome.errors import Stuck
 from helpers import predict
@@ -77,8 +87,65 @@ def _question_data(prediction) -> dict:
     return prediction.recording()
 
 
+def keys_and_values():
+    """Ring attention's messages: each rank's keys and values visit all others."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    block, arriving = torch.tensor([float(rank)]), torch.zeros(1)
+    for _ in range(world_size - 1):
+        sending = dist.isend(block, (rank + 1) % world_size)
+        dist.recv(arriving, (rank - 1) % world_size)
+        sending.wait()
+        block = arriving.clone()
+
+
+def three_microbatches():
+    """A pipeline's forward pass: activations go from stage to stage."""
+    rank, world_size = dist.get_rank(), dist.get_world_size()
+    for microbatch in range(3):
+        x = torch.tensor([float(microbatch)])
+        if rank > 0:
+            dist.recv(x, rank - 1)
+        if rank < world_size - 1:
+            dist.send(x, rank + 1)
+
+
+def players() -> dict:
+    """The players of the website below a chapter's cells, by "notebook/cell": algorithms, and messages of ranks."""
+    moving = {
+        "03_one_to_many/87aed109": (binomial_broadcast(8), "Who has it passes it on: a tree"),
+        "03_one_to_many/fa3d27ec": (flat_scatter(4), "gloo's scatter: the root sends to one rank after another"),
+        "04_many_to_one/5751f18c": (chain_reduce(4), "The sum walks down to rank 0"),
+        "04_many_to_one/2dbdcf80": (flat_gather(4), "Every rank sends its tensor to the root"),
+        "05_many_to_many/8025fb5c": (ring_all_reduce(4), "An all_reduce around a ring"),
+        "05_many_to_many/f6c13946": (ring_all_gather(4), "An all_gather around a ring"),
+        "05_many_to_many/e994845c": (ring_reduce_scatter(4), "A reduce_scatter around a ring"),
+        "05_many_to_many/2a74ced3": (pairwise_all_to_all(4), "An all_to_all: in step k, to the k-th neighbor"),
+        "09_algorithms/51f9985a": (tree_all_reduce(8), "Up the tree, and down again"),
+        "12_sharded_data_parallel/sharded-19": (
+            ring_all_gather(4),
+            "A layer is whole on every rank only while it is used",
+        ),
+        "14_pipeline_parallel/b732820f": (
+            run(three_microbatches, world_size=4),
+            "Three microbatches go through four stages",
+        ),
+        "15_experts/experts-09": (pairwise_all_to_all(4), "Tokens go to the ranks of their experts"),
+        "16_long_context/context-13": (
+            run(keys_and_values, world_size=4),
+            "Every rank's keys and values visit all others",
+        ),
+    }
+    return {place: step(messages).recording() | {"title": title} for place, (messages, title) in moving.items()}
+
+
 def recordings() -> dict:
-    found = {"ring": ring(), "question": question(), "deadlock": deadlock(), "costs": costs().recording()}
+    found = {
+        "ring": ring(),
+        "question": question(),
+        "deadlock": deadlock(),
+        "costs": costs().recording(),
+        "players": players(),
+    }
     asked = dict(op="all_reduce", world_size=4, root=0, reduce_op="SUM", dtype="float32", size=3)
     return {**found, "explore": recorded_explore(asked)}
 

@@ -42,6 +42,7 @@ PAGES = (
     "watch_your_job",
     "three_in_the_morning",
     "explain_a_log",
+    "planner",
     "cheatsheet",
     "reference",
     "calibration",
@@ -168,7 +169,16 @@ class Figures:
         self._scripted = True
         inside = f"<noscript>{instead}</noscript>" if instead else ""
         recorded = f'<script type="application/vnd.collectives+json">{data}</script>'
-        return f'<div class="live {recording["kind"]}">{recorded}{inside}</div>{script}'
+        return f'<div class="live {recording["kind"]}">{recorded}{inside}{room_for(recording)}</div>{script}'
+
+
+def room_for(recording: dict) -> str:
+    """The room of a figure until its script draws it: what comes below would jump. steps.js has the same sizes."""
+    if recording.get("view") != "grid":
+        return ""
+    wide, high = 80 + 62 * len(recording["names"]), 52 * len(recording["start"]) - 4
+    box = f"aspect-ratio: {wide} / {high}; min-width: {wide}px; width: min(100%, {1.3 * wide}px); padding-bottom: 124px; box-sizing: content-box"
+    return f'<div class="room" style="{box}"></div>'
 
 
 def still(picture: list[dict]) -> str:
@@ -255,7 +265,11 @@ def fit_cell(cell: dict, figures: Figures, runnable: dict[str, dict]) -> None:
     folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     if folded:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
+    asks = any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     cell["outputs"] = page_outputs(cell["outputs"], figures, folded)
+    if moving := RECORDINGS["players"].get(f"{figures.page.stem.partition('-')[0]}/{cell['id']}"):
+        player = figures.playing(moving, None)
+        cell["outputs"].append(html(f"<details><summary>Watch it move</summary>{player}</details>" if asks else player))
     source = "".join(cell["source"])
     if source in (checks := {f"check_practice({name})": name for name in CHOICES}):
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
@@ -268,6 +282,8 @@ def fit_cell(cell: dict, figures: Figures, runnable: dict[str, dict]) -> None:
     elif cell["id"] in runnable:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "remove-input"]
         cell["outputs"].insert(0, html(figures.runnable(runnable[cell["id"]])))
+    elif CHECK.fullmatch(source):  # its stored words send the reader to a cell above
+        cell["outputs"] = [html("<p>In JupyterLab, this cell checks what you wrote.</p>")]
     elif LACKS in source:
         cell["source"] = source.replace(LACKS, "...  # which line?")
     elif editor := figures.editor(source):
@@ -332,6 +348,8 @@ def fit(
         text = fit_links(fit_images(with_runnable(text, page, figures), page, figures), page, source, places)
         if page.stem == "explain_a_log":
             text = text.replace("<!-- explain -->", f"```{{raw}} html\n{figures.explainer()}\n```")
+        if page.stem == "planner":
+            text = text.replace("<!-- planner -->", f"```{{raw}} html\n{figures.playing(*planner_output())}\n```")
         path.write_text(text, encoding="utf-8")
         return
     content = json.loads(text)
@@ -370,9 +388,27 @@ def plays(page: Path, weighs: int | None = None) -> str:
     return f"```{{container}} plays\n{words}.\n```"
 
 
+def how_to_clone() -> str:
+    """The commands that fetch the course and open it."""
+    if name := repository():
+        folder = name.rpartition("/")[2]
+        return f"```bash\ngit clone https://github.com/{name} && cd {folder} && make lab\n```"
+    return "In a copy of the course's folder, with Python 3.10 or newer:\n\n```bash\nmake lab\n```"
+
+
+def planner_output() -> tuple[dict, dict]:
+    """The recording of chapter 21's planner, and its output with a picture."""
+    chapter = json.loads(next((ROOT / "notebooks").glob("21_*.ipynb")).read_text(encoding="utf-8"))
+    outputs = (output for cell in chapter["cells"] for output in cell.get("outputs", ()))
+    recorded = ((output.get("metadata", {}).get(RECORDING), output) for output in outputs)
+    return next((recording, output) for recording, output in recorded if recording and recording["kind"] == "planner")
+
+
 @cache
 def repository() -> str | None:
-    """owner/name of the course on GitHub, if that is where this copy came from."""
+    """owner/name of the course on GitHub: REPOSITORY in the environment, or where this copy came from."""
+    if setting := os.environ.get("REPOSITORY"):
+        return setting
     asked = ["git", "remote", "get-url", "origin"]
     origin = subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     found = re.search(r"github\.com[:/](.+?)(\.git)?$", origin)
@@ -504,6 +540,7 @@ def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
     page = page.replace("{{stuck}}", re.search(r"^Stuck: .*?(?=^```$)", readme, re.MULTILINE | re.DOTALL)[0].strip())
     page = page.replace("{{waits}}", re.search(r"^<img [^>]*deadlock.png[^>]*>$", readme, re.MULTILINE)[0])
     page = fit_images(page, Path("index.md"), figures)
+    page = page.replace("{{clone}}", how_to_clone())
     exercises = len([*EXERCISES.glob("*.ipynb")])
     page = page.replace(
         "{{extent}}", f"{len(chapters())} chapters with short tasks, and {exercises} exercises that are graded"
@@ -523,9 +560,10 @@ def draw_pictures(source: Path, folder: Path) -> None:
 
 def prepared(source: Path) -> None:
     """Everything that Sphinx reads."""
+    print("Drawing the pictures, light and dark (about a minute) ...", flush=True)
     static = source / "_static"
     static.mkdir(parents=True)
-    for name in ("conf.py", "favicon.svg"):
+    for name in ("conf.py", "favicon.svg", "scorer.js"):
         shutil.copy(PARTS / name, source)
     for name in ("style.css", "pages.js"):
         shutil.copy(PARTS / name, static)
@@ -550,11 +588,21 @@ def prepared(source: Path) -> None:
 
 
 def main() -> int:
+    try:
+        return build()
+    except KeyboardInterrupt:
+        print("\nStopped: _site is as it was.", file=sys.stderr)
+        return 130
+
+
+def build() -> int:
     with tempfile.TemporaryDirectory() as place:
         source, made = Path(place, "source"), Path(place, "site")
         prepared(source)
         command = [sys.executable, "-m", "sphinx", "-b", "html", "-q", "--keep-going"]
-        done = subprocess.run([*command, "-d", f"{place}/cache", str(source), str(made)]).returncode
+        print("Making the pages (another minute) ...", flush=True)
+        environ = os.environ | {"REPOSITORY": repository() or ""}
+        done = subprocess.run([*command, "-d", f"{place}/cache", str(source), str(made)], env=environ).returncode
         if done == 0:
             shutil.rmtree(SITE, ignore_errors=True)
             shutil.move(made, SITE)

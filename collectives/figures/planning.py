@@ -73,7 +73,7 @@ class Planning:
         try:
             now = self.choose(was.division.with_(**chosen)).step
         except ValueError as reason:
-            return {"words": str(reason), "bars": shares(was), "text": repr(was)}
+            return {"words": str(reason), "bars": shares(was), "text": repr(was), "stale": True}
         fits = "" if now.fits else f", too much for {size(now.capacity)} with {MARGIN:.0%} to spare"
         words = (
             f"{now.division.gpus:,} GPUs: {duration(now.time)} per step (in production {now.production}), "

@@ -26,6 +26,8 @@ FILLED = [
     (add_up, {}, [["1", "222"], ["?", "undefined"], ["100", "?"]]),
     (add_up, {}, [["110", "222.0"], ["111", "10"], ["-", ""]]),
     (largest, {}, [["9"], ["4"], ["x"]]),
+    (largest, {}, [["−9"], ["2,5"], ["9"]]),
+    (largest, {}, [["hello"], [""], [""]]),
     (collect, {}, [["5", "25", "15"], ["15", "", ""], ["", "", ""]]),
     (scattered_sums, {}, [["300"], ["300"], ["306"]]),
     (scattered_sums, {"ask": "chunks"}, [["sum a"], ["Σb"], ["c2"]]),
@@ -38,6 +40,7 @@ FILLED = [
     (deserted, {"ask": "waits"}, [["rank 0"]]),
     (deserted, {"ask": "waits"}, [["0 and 1"]]),
     (deserted, {"ask": "waits"}, [["none"]]),
+    (deserted, {"ask": "waits"}, [["hello"]]),
     (deserted, {"ask": "verdict"}, [["it finishes"]]),
     (deserted, {"ask": "verdict"}, [["some ranks wait forever (Stuck)"]]),
 ]

@@ -74,26 +74,18 @@ def test_wrong_then_right_with_the_mouse(open_):
 
 
 def test_with_the_keyboard_alone(open_):
-    notebook = open_(PREDICT, CHOOSE)
-    press = notebook.keyboard.press
+    notebook = open_(PREDICT, CHOOSE, "below = 1")
+    press, page = notebook.keyboard.press, notebook.page
     first, second = notebook.cell(0), notebook.cell(1)
+    fields, focus = first.locator("input[type=text]"), page.locator(":focus")
     notebook.run_cell(0)
-    first.locator("input[type=text]").nth(5).wait_for()
-    press("Shift+Enter")  # a form that opens does not take the keys: they go on to the next cell
-    second.locator(".choices button").first.wait_for()
-    notebook.cell(2).locator(".cm-content:focus").wait_for()  # a new cell
-    for key, number in (("Escape", 2), ("ArrowUp", 1), ("ArrowUp", 0)):
-        press(key)
-        notebook.cell(number).and_(notebook.page.locator(":focus")).wait_for()
-    first.locator(".jp-ToolbarButtonComponent").first.wait_for(state="attached")  # comes a little later
-    field, focus = first.locator("input[type=text]").first, notebook.page.locator(":focus")
-    press("Tab")  # from a cell to its form as chapter 00 says: twice, if the cell's toolbar takes keys by then
-    if not field.and_(focus).count():
-        press("Tab")
-    field.and_(focus).wait_for()
-    notebook.keyboard.type("1")
+    fields.first.and_(focus).wait_for()  # what has just appeared takes the keys
+    notebook.keyboard.type("1")  # which, in a cell, makes a heading of it
     press("Enter")
     first.get_by_text("0 of 6 right").wait_for()
+    with page.expect_response(lambda got: got.request.method == "PUT" and ".ipynb" in got.url):
+        press("Control+S")
+    fields.first.and_(focus).wait_for()
     for row in range(3):  # a whole row into its first cell
         press("Control+A")
         notebook.keyboard.type(f"{SUM} {SUM}")
@@ -101,12 +93,23 @@ def test_with_the_keyboard_alone(open_):
             press("Tab")
     press("Enter")
     first.get_by_text("All 6 right").wait_for()
-    notebook.tab_to(".choices button")
+    press("Tab")
+    first.get_by_role("button", name="Run again").and_(focus).wait_for()  # before what there is to read
+    press("Escape")
+    first.and_(focus).wait_for()
+    fields.first.focus()
+    press("Shift+Enter")
+    second.and_(focus).wait_for()
+    press("Shift+Enter")
+    choices = second.locator(".choices button")
+    choices.first.and_(focus).wait_for()
     press("Tab")
     press("Space")
     notebook.tab_to("button.run")
     press("Space")
     second.get_by_text("Right.", exact=True).wait_for()
+    sources = [notebook.cell(k).locator(".cm-content").inner_text() for k in range(3)]
+    assert [source.rstrip() for source in sources] == [PREDICT, CHOOSE, "below = 1"], "no key went into a cell"
 
 
 def test_a_restarted_kernel_breaks_nothing_and_is_named_where_one_is_needed(open_):

@@ -13,6 +13,23 @@ from tests.test_colours import VISION, apart
 from .lab import SCREENSHOTS
 
 WIDTHS = {1280: 900, 390: 844}
+SHIFTS = """() => new Promise(resolve => {
+    let sum = 0
+    new PerformanceObserver(list => list.getEntries().forEach(entry => (sum += entry.hadRecentInput ? 0 : entry.value)))
+        .observe({ type: 'layout-shift', buffered: true })
+    setTimeout(() => resolve(sum), 200) // what is buffered has come by then
+})"""
+# What people ask, and the page that was written for it.
+SOUGHT = {
+    "nccl hang": "three_in_the_morning|watch_your_job|explain_a_log|18_", "nccl timeout": "three_in_the_morning|explain_a_log|18_",
+    "NCCL_TIMEOUT": "three_in_the_morning|explain_a_log|18_", "watchdog": "three_in_the_morning|explain_a_log|18_", "stuck": "three|18_|watch|mistakes",
+    "deadlock": "02_|18_|watch", "fsdp": "12_", "fsdp2": "12_", "zero": "12_", "ddp": "11_", "moe": "15_", "experts": "15_",
+    "nan": "04_|watch_your_job|18_", "oom": "12_|20_|21_|planner|14_", "tensor parallel": "13_", "pipeline bubble": "14_", "1f1b": "14_",
+    "ring attention": "16_", "context parallel": "16_", "sequence parallel": "13_|16_", "allreduce": "0[569]_|cheatsheet",
+    "all-to-all": "05_|15_|cheatsheet", "ring allreduce": "09_", "broadcast": "03_|cheatsheet", "reduce scatter": "05_|cheatsheet",
+    "barrier": "0[0-9]_|18_", "cheat sheet": "cheatsheet", "planner": "planner|21_", "mfu": "21_|20_", "bandwidth": "10_|calibration|19_",
+    "process group": "0[17]_", "safetensors": "17_",
+}  # fmt: skip
 SCREENS = 12  # of a phone, one above the other
 SUM = "21633"
 # Letters of figures and pictures that are smaller than 11 pixels, as they are seen.
@@ -58,21 +75,26 @@ def open_page(chrome, site, request):
 def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
     page = open_page("index.html")
     figure = page.locator(".collectives").first
+    figure.locator(".sheet").scroll_into_view_if_needed()
     figure.locator(".count", has_text="1 of 6").wait_for(timeout=1000)
+    changes = figure.locator(".comes").first  # once the message has arrived
+    assert float(changes.evaluate("cell => getComputedStyle(cell).opacity")) < 1
     figure.locator(".count", has_text="6 of 6").wait_for()
-    assert figure.locator("[data-at] text", has_text="Σ").count() == 16
-    for name, target in (("Read now", "00_start_here.html"), ("Run it yourself", "README.html")):
-        assert target in page.get_by_role("link", name=name).get_attribute("href")
+    assert figure.locator("[data-at]:not(.goes) text", has_text="Σ").count() == 16
+    assert page.evaluate(SHIFTS) < 0.05
+    for name, target in (("write your first line", "00_start_here.html"), ("Run it yourself", "#run-it-yourself")):
+        assert target in page.get_by_role("link", name=name).first.get_attribute("href")
 
 
-def test_search_knows_how_others_spell_a_collective(chrome, site):
-    page = chrome.new_page()
-    page.goto((site / "index.html").as_uri())
-    page.get_by_role("textbox", name="Search").first.fill("ring allreduce")
-    page.keyboard.press("Enter")
-    page.locator("#search-results li").first.wait_for()
-    assert "q=ring+all_reduce" in page.url
+def test_search_finds_the_page_that_was_written_for_it_first(chrome, site):
+    page, found = chrome.new_page(), {}
+    for query in SOUGHT:
+        page.goto(f"{(site / 'search.html').as_uri()}?q={query.replace(' ', '+')}")
+        page.locator("#search-results li a").first.wait_for()
+        found[query] = page.locator("#search-results li a").first.get_attribute("href").partition("#")[0]
     page.close()
+    wrong = {query: found[query] for query, wanted in SOUGHT.items() if not re.search(wanted, found[query])}
+    assert wrong == {}
 
 
 def test_no_page_of_a_chapter_is_too_long_or_too_wide_for_a_phone(chrome, site):

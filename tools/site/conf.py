@@ -9,17 +9,24 @@ from urllib.parse import urlsplit
 from latex2mathml.converter import convert
 
 project = "Collectives"
-extensions = ["myst_nb", "sphinx_copybutton"]
+extensions = ["myst_nb", "sphinx_copybutton", "tools.site.ranking"]
+REPOSITORY = os.environ.get("REPOSITORY", "")  # owner/name on GitHub; tools/website.py sets it where it is known
 html_theme = "furo"
 html_title = "Collectives"
 html_baseurl = os.environ.get("SITE_URL", "")  # where the site will be: a share image needs its whole address
 html_favicon = "favicon.svg"
 html_show_copyright = False
-html_theme_options = {"navigation_with_keys": True}
+html_theme_options: dict = {"navigation_with_keys": True}
+if REPOSITORY:
+    html_theme_options |= {
+        "source_repository": f"https://github.com/{REPOSITORY}",
+        "footer_icons": [{"name": "The course's repository", "url": f"https://github.com/{REPOSITORY}", "html": "Repository"}],
+    }
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
 html_js_files = ["pages.js"]
 html_copy_source = False
+html_search_scorer = str(Path(__file__).with_name("scorer.js"))
 nb_execution_mode = "off"
 nb_merge_streams = True
 nb_render_error_lexer = "text"
@@ -55,7 +62,7 @@ def describe(app, name, template, context, doctree):
     title = doctree.get("title") or context.get("title") or project
     named = {"og:title": title, "og:description": said, "og:type": "website", "og:site_name": project}
     if html_baseurl:
-        named["og:image"] = f"{html_baseurl.rstrip('/')}/_static/share.png"
+        named["og:image"], named["twitter:card"] = f"{html_baseurl.rstrip('/')}/_static/share.png", "summary_large_image"
     tags = [f'<meta name="description" content="{escape(said)}">']
     tags += [f'<meta property="{key}" content="{escape(value)}">' for key, value in named.items()]
     context["metatags"] = (context.get("metatags") or "") + "\n".join(tags)

@@ -1,4 +1,4 @@
-// On every page: on a phone, a picture's before stands above its after; what is wider than the page can be scrolled by keyboard, and says so; search knows the names that others use;
+// On every page: on a phone, a picture's before stands above its after; what is wider than the page can be scrolled by keyboard, and says so;
 // and a screen reader gets the names and levels that the theme leaves out.
 
 addEventListener("DOMContentLoaded", () => {
@@ -10,17 +10,8 @@ addEventListener("DOMContentLoaded", () => {
     title.textContent = document.title.split(" - ")[0]
     document.querySelector("article")?.prepend(title)
   }
-  for (const field of document.querySelectorAll("form[role=search] input[name=q], input.sidebar-search")) {
-    field.form?.addEventListener("submit", () => (field.value = asWritten(field.value)))
-  }
   for (const box of document.querySelectorAll("pre, .still, table.docutils, .table-wrapper, .sheet")) watcher.observe(box)
 })
-
-/** The spellings of NCCL and MPI, as torch and the course have them: allreduce, all-reduce, all reduce -> all_reduce. */
-function asWritten(query) {
-  return query.replace(/\b(all|reduce)[-_ ]?(reduce|gather|scatter|to[-_ ]?all)\b/gi, (_, first, then) =>
-    `${first}_${then.replace(/to[-_ ]?all/i, "to_all")}`.toLowerCase())
-}
 
 const watcher = new ResizeObserver(seen => {
   for (const { target } of seen) {

@@ -68,20 +68,26 @@ def dark(image: Image.Image) -> Image.Image:
         return Image.fromarray(dark_gray(kinds).round().astype(np.uint8)[kind])
     shares, off = blends(kinds, tints)
     likely = np.where(shares > 0, off, np.inf).argmin(axis=1)
+    near = maximum_filter(drawn, 2 * EDGE + 1) | np.any(shares > 0, axis=1)[kind]
     away, place = distance_transform_cdt(~drawn, "chessboard", return_indices=True)
-    tint = np.searchsorted(np.unique(kind[drawn]), kind[tuple(place)])  # the color next to it, if it can be of that
-    tint = np.where((away <= EDGE) & (off[kind, tint] < NEAR), tint, likely[kind])
-    share = np.where(off[kind, tint] < NEAR, shares[kind, tint], 1.0)  # a blend of two colors stays
-    share = np.where(drawn | lettered(kind, drawn), 1.0, share)[..., None]
-    grey = ((pixels - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
-    changed = pixels + (1 - share) * (dark_gray(grey) - grey)
-    cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)
+    letters = lettered(kind, drawn)
+    there = np.nonzero(near | letters)  # all other pixels are gray
+    here, nearest = kind[there], kind[tuple(axis[there] for axis in place)]
+    tint = np.searchsorted(np.unique(kind[drawn]), nearest)  # the color next to it, if it can be of that
+    tint = np.where((away[there] <= EDGE) & (off[here, tint] < NEAR), tint, likely[here])
+    share = np.where(off[here, tint] < NEAR, shares[here, tint], 1.0)  # a blend of two colors stays
+    share = np.where(drawn[there] | letters[there], 1.0, share)[:, None]
+    grey = ((kinds[here] - share * tints[tint]) / np.maximum(1 - share, 0.01)).clip(0, 255)
+    changed = kinds[here] + (1 - share) * (dark_gray(grey) - grey)
+    cells = maximum_filter(drawn & spots(kind, THICK), 2 * EDGE + 1)[there]
     for day, night in NIGHT.items():
         if day in PALETTE:  # a rank's: pixels don't distinguish its line from its narrow cell, which keeps its color
             continue
         line = (tints == rgb(day)).all(axis=1)[tint] & ~cells
-        changed += np.where(line[..., None], share * (rgb(night) - rgb(day)), 0)
-    return Image.fromarray(changed.round().clip(0, 255).astype(np.uint8))
+        changed += np.where(line[:, None], share * (rgb(night) - rgb(day)), 0)
+    found = dark_gray(kinds).round().astype(np.uint8)[kind]
+    found[there] = changed.round().clip(0, 255).astype(np.uint8)
+    return Image.fromarray(found)
 
 
 def rgb(colour: str) -> np.ndarray:

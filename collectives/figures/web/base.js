@@ -78,14 +78,41 @@ const STYLE = `
 .collectives .slide span { flex: 0 0 96px; text-align: right } .collectives .slide output { flex: 0 0 60px }
 .collectives .moves { transition: transform .6s cubic-bezier(.4, 0, .2, 1), opacity .25s .6s }
 .collectives .fades.there { opacity: 0 }
+.collectives .comes { opacity: 0 } .collectives .comes.there { opacity: 1; transition: opacity .1s .55s }
+.collectives .goes.there { opacity: 0; transition: opacity .1s .55s }
 @media (max-width: 480px) { .collectives input[type=text] { width: 54px } .collectives .who { flex-basis: 58px } }
-@media (prefers-reduced-motion: reduce) { .collectives .moves { transition: none } }`
+@media (prefers-reduced-motion: reduce) { .collectives :is(.moves, .comes.there, .goes.there) { transition: none } }`
 
-/** The frame of a figure: its style, what it adds to that, and JupyterLab's shortcuts kept away from its keys. */
+const SUPPRESSED = "data-lm-suppress-shortcuts" // JupyterLab looks for it when a key is pressed
+const EDITS = "acvxyz" // with Ctrl, what these do to a text field is meant
+
+// Shortcuts with Ctrl or Meta are JupyterLab's, as Ctrl+S is; all other keys are the figure's. On its way to JupyterLab, which listens
+// on the document, a key passes the window first.
+addEventListener("keydown", event => {
+  const figure = event.target.closest?.(".collectives"), types = event.target.matches?.("input[type=text], textarea")
+  const passes = (event.ctrlKey || event.metaKey) && !(types && EDITS.includes(event.key.toLowerCase()))
+  if (figure) passes ? figure.removeAttribute(SUPPRESSED) : figure.setAttribute(SUPPRESSED, "true")
+}, true)
+
+/** The frame of a figure: its style, and what it adds to that. Escape leads back to its cell, and Shift+Enter to the next one. */
 function frame(el, own = "") {
-  const made = h("div", { class: "collectives", "data-lm-suppress-shortcuts": "true" }, h("style", {}, STYLE + own))
+  const made = h("div", { class: "collectives", [SUPPRESSED]: "true" }, h("style", {}, STYLE + own))
+  made.addEventListener("keydown", event => {
+    const cell = made.closest(".jp-Cell"), plain = !event.ctrlKey && !event.metaKey && !event.altKey && !event.defaultPrevented
+    const back = event.key === "Escape", on = event.key === "Enter" && event.shiftKey
+    if (!cell || !plain || !(back || on)) return
+    event.preventDefault()
+    event.stopPropagation()
+    ;(on ? nextCell(cell) ?? cell : cell).focus()
+  })
   el.append(made)
   return made
+}
+
+/** The cell below another one, which may be folded away between other elements. */
+function nextCell(cell) {
+  const all = [...(cell.closest(".jp-Notebook")?.querySelectorAll(".jp-Cell") ?? [])]
+  return all[all.indexOf(cell) + 1]
 }
 
 /** A slider. JupyterLab prevents what arrow keys do to one, so they are dealt with here. */

@@ -9,6 +9,7 @@ const PANEL = `
 .collectives .off input { position: absolute; clip-path: inset(50%) }
 .collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
 .collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
+.collectives .seen.stale { opacity: .35 }
 .collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
 .collectives .bars { display: grid; grid-template-columns: max-content minmax(0, 1fr) max-content; gap: 2px 10px; align-items: center; margin-top: 6px }
 .collectives .bars > * { grid-column: 2 } .collectives .bars > .name { grid-column: 1; text-align: right }
@@ -22,7 +23,8 @@ const PANEL = `
 .collectives textarea:not([hidden]) { display: block; box-sizing: border-box; width: 100%; font: 12px/1.35 var(--jp-code-font-family, monospace);
   color: inherit; background: transparent; border: 1px solid #8889; white-space: pre }`
 
-function panel(el, data, _, ask) {
+/** address: what keeps the settings in a page's address, if it has one. */
+function panel(el, data, { address }, ask) {
   const root = frame(el, PANEL), at = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
   const says = h("div", { "aria-live": "polite" }), seen = h("div", { class: "seen" })
   const moves = {}
@@ -61,6 +63,7 @@ function panel(el, data, _, ask) {
   function change(name, i) {
     at[name] = i
     moves[name].show(i)
+    address?.set({ ...at })
     asked = { ...at }
     if (!busy) next()
   }
@@ -92,6 +95,7 @@ function panel(el, data, _, ask) {
       if (answer.at?.[name] !== undefined && !asked) moves[name].show(at[name] = answer.at[name])
     }
     says.textContent = answer.words ?? ""
+    seen.classList.toggle("stale", !!answer.stale)
     code.value = answer.code ?? ""
     coded.hidden = !answer.code
     const text = answer.failure ?? answer.text
@@ -106,6 +110,9 @@ function panel(el, data, _, ask) {
   }
 
   show(data.now)
+  const chosen = data.controls.filter(({ name, options }) => address?.value?.[name] < options.length)
+  for (const { name } of chosen) moves[name].show(at[name] = address.value[name])
+  if (chosen.length) change(chosen[0].name, at[chosen[0].name])
 }
 
 /** Bars in their parts, as collectives/planner/bars.py has them: lengths are shares of the full width. */

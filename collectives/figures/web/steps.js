@@ -1,5 +1,8 @@
 // Step by step: a schedule as the grid of what every rank holds, recorded sends as lanes in time.
 
+const SLOW = 2 // steps that stay
+const SLOW_PAUSE = 2200 // milliseconds
+
 /** Shows a recording of steps in `el`: {view, title, says, steps, ...}; `at` is where it was left. */
 function steps(el, data, at = {}) {
   const root = frame(el), last = data.says.length - 1
@@ -8,7 +11,7 @@ function steps(el, data, at = {}) {
   const paint = (data.view === "grid" ? gridOf : lanesOf)(data, said => (pointed.textContent = said))
   let clock = null
   const stop = () => {
-    clearInterval(clock)
+    clearTimeout(clock)
     clock = null
     play.textContent = "▶ Play"
   }
@@ -22,9 +25,9 @@ function steps(el, data, at = {}) {
     sheet.replaceChildren(drawn)
     if (drawn.dataset.x) sheet.scrollLeft = drawn.dataset.x * sheet.scrollWidth - sheet.clientWidth * 0.7 // to the step
     requestAnimationFrame(() => requestAnimationFrame(() => {
-      for (const chip of drawn.querySelectorAll("[data-to]")) {
-        chip.style.transform = chip.dataset.to
-        chip.classList.add("there")
+      for (const part of drawn.querySelectorAll("[data-to], .comes, .goes")) {
+        if (part.dataset.to) part.style.transform = part.dataset.to
+        part.classList.add("there")
       }
     }))
     if (k === last) stop()
@@ -34,9 +37,13 @@ function steps(el, data, at = {}) {
   const play = h("button", { class: "primary", onclick: () => {
     if (clock) return stop()
     play.textContent = "Pause"
-    range.go(+range.input.value === last ? 0 : +range.input.value + 1)
-    if (+range.input.value < last) clock = setInterval(() => range.go(+range.input.value + 1), data.pause)
+    onward(+range.input.value === last ? 0 : +range.input.value + 1)
   } }, "▶ Play")
+  /** Go to a step, and after a while to the next: slowly at first, when there is most to read. */
+  const onward = k => {
+    range.go(k)
+    if (k < last) clock = setTimeout(() => onward(k + 1), k <= SLOW ? SLOW_PAUSE : data.pause)
+  }
   range.input.addEventListener("pointerdown", stop)
   range.input.addEventListener("keydown", stop)
   root.append(
@@ -45,7 +52,13 @@ function steps(el, data, at = {}) {
       h("button", { onclick: by(1), "aria-label": "one step on" }, "▶"), count),
     says, sheet, pointed)
   show(at.value ?? 0)
-  if (data.plays && !still()) play.click()
+  if (data.plays && !still()) whenSeen(sheet, () => clock || play.click())
+}
+
+/** Does something once, when most of an element is in view. */
+function whenSeen(element, does) {
+  const watching = new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && (watching.disconnect(), does()), { threshold: 0.6 })
+  watching.observe(element)
 }
 
 // --- a schedule: rows are ranks, columns are chunks -------------------------------------------------
@@ -76,10 +89,11 @@ function gridOf(data, tell) {
   const label = (parts, c) =>
     parts.length === n && n > 1 ? `Σ${names[c]}` : parts.length > 1 ? `${names[c]} ${parts.length}/${n}` : names[c]
 
-  function cell(parts, r, c, fresh) {
+  /** A cell that holds the parts of a sum. how: whether it comes or goes with a message's arrival. */
+  function cell(parts, r, c, fresh, how = "") {
     const full = parts.length === n && n > 1, fill = full ? DONE : parts.length === 1 ? colour(parts[0]) : "none"
     const partial = parts.length > 1, wide = (CELL.wide - 4) / n // the stripes: whose sum it is
-    return h("g", { class: "held", "data-at": `${r} ${c}` },
+    return h("g", { class: `held ${how}`, "data-at": `${r} ${c}`, "pointer-events": how === "goes" ? "none" : null },
       h("rect", { x: x(c), y: y(r), width: CELL.wide, height: CELL.high, rx: 4, fill: fill === "none" ? "transparent" : fill,
         stroke: fresh ? "var(--mark)" : "currentColor", "stroke-width": fresh ? 3 : 1,
         "stroke-opacity": fresh ? 1 : 0.45, "stroke-dasharray": parts.length ? null : "3 3" }),
@@ -128,7 +142,10 @@ function gridOf(data, tell) {
     const drawn = drawing(...size)
     for (let r = 0; r < n; r++) {
       drawn.append(words(CELL.left - 10, y(r) + CELL.high / 2, `${r === data.root ? "★ " : ""}rank ${r}`, { "text-anchor": "end" }))
-      for (const c of names.keys()) drawn.append(cell(states[k][r][c], r, c, fresh.has(`${r} ${c}`)))
+      for (const c of names.keys()) {
+        if (!fresh.has(`${r} ${c}`)) drawn.append(cell(states[k][r][c], r, c))
+        else drawn.append(cell(states[k - 1][r][c], r, c, false, "goes"), cell(states[k][r][c], r, c, true, "comes"))
+      }
     }
     const sent = step.flatMap((message, i) => message[2].map(c => [message, c, i]))
     drawn.append(...sent.map(([[from, to], c, i]) => arrow(from, to, c, i, { stroke: "currentColor", "stroke-opacity": 0.6, "stroke-width": 1.5 })),

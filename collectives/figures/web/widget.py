@@ -1,5 +1,6 @@
 """A figure in JupyterLab: one anywidget model with the recording, and the kernel's answers to questions beyond it."""
 
+import time
 from pathlib import Path
 from typing import Any, Callable
 
@@ -19,10 +20,11 @@ class Figure(anywidget.AnyWidget):
     _esm = traitlets.Unicode().tag(sync=True)
     data = traitlets.Dict().tag(sync=True)
     kept = traitlets.Any(None, allow_none=True).tag(sync=True)
+    born = traitlets.Float().tag(sync=True)  # Unix time: a figure that appears because its cell was run takes the keys
 
     def __init__(self, data: dict, answer: Callable[[Any], dict] | None = None, drawn_by: Path | None = None) -> None:
         drawn_by = drawn_by or next(file for file in FIGURES if file.stem == data["kind"])
-        super().__init__(data=data, _esm=module(drawn_by))
+        super().__init__(data=data, _esm=module(drawn_by), born=time.time())
         self._answer = answer
         self.on_msg(lambda _, question, __: self.send(self.answered(question)))
 

@@ -37,7 +37,7 @@ class LearnersAnswer(Want):
 
 def parse_answer(words: Any) -> LearnersAnswer:
     words = "" if words is None else str(words).strip()
-    low = words.lower()
+    low = words.lower().replace("−", "-")
     for kind, names in _WORDS.items():
         if low in names:
             return LearnersAnswer(kind, words)
@@ -72,6 +72,11 @@ def wants(value: Any) -> list[Want]:
         return [cell for v in value for cell in wants(v)]
     words = str(value) if isinstance(value, (str, Summary)) else short(value)
     return [Want("word", words, plain(words))]
+
+
+def is_unread(answer: LearnersAnswer, want: Want) -> bool:
+    """Whether a number is wanted, and this isn't one: a slip of the pen, and not a wrong answer."""
+    return answer.kind == "word" and want.kind == "number"
 
 
 def fits(answer: LearnersAnswer, want: Want) -> bool:

@@ -10,7 +10,7 @@ from collectives.format import name_ranks
 from collectives.launch.attempt import Outcome
 from collectives.outcome.errors import RankFailed, Stuck
 
-from .answers import NO_VALUE, LearnersAnswer, Want, fits, parse_answer, wants
+from .answers import NO_VALUE, LearnersAnswer, Want, fits, is_unread, parse_answer, wants
 from .questions import Choice, FillIn, Open
 from .reasons import Story, stories, story_lines
 
@@ -18,7 +18,7 @@ from .reasons import Story, stories, story_lines
 class MarkedCell(NamedTuple):
     given: LearnersAnswer
     want: Want
-    right: bool | None  # None: not answered
+    right: bool | None  # None: not answered, or not in numbers
     why: str = ""
 
 
@@ -61,7 +61,8 @@ def _mark_grid(question: FillIn, filled: list[list[str]], outcome: Outcome) -> l
             answer, want = parse_answer(text_), want or NO_VALUE
             if k and answer.kind == "blank" and want.kind == "nothing":
                 continue  # nothing was expected there, and nothing is: no merit in that
-            good = fits(answer, want) if answer.kind != "blank" or tried and want.kind == "nothing" else None
+            answered = answer.kind != "blank" and not is_unread(answer, want) or tried and want.kind == "nothing"
+            good = fits(answer, want) if answered else None
             marks.append(MarkedCell(answer, want, good))
             if good is False:
                 known.append(stories(question, outcome, row.rank, k, answer, want))
@@ -76,6 +77,8 @@ def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> lis
     want = Want("answer", ", ".join(cell.text for cell in right) or "none")
     if not said:
         return [[MarkedCell(parse_answer(""), want, None)]]
+    if all(cell.kind == "number" for cell in right) and all(is_unread(cell, right[0]) for cell in said if right):
+        return [[MarkedCell(parse_answer(words), want, None if right else False)]]
     if any(cell.kind == "word" for cell in right):
         good = any(fits(parse_answer(words), cell) for cell in right)
     else:
@@ -103,14 +106,25 @@ def mark_words(mark: MarkedCell) -> str:
 
 
 def summary(result: Result, question: Any) -> str:
+    unread = unread_words(
+        [mark.given.text for row in result.marks for mark in row if mark.given.kind == "word" and mark.right is None]
+    )
     if not result.tried:
-        return "Nothing was predicted."
+        return f"Nothing was predicted.{unread}"
     if result.of == 1:
         return "Right." if result.right else "Not so."
     if result.right == result.of:
         return f"All {result.of} right."
     legend = " Next to each ✗, in parentheses, is the right answer." if isinstance(question, FillIn) else ""
-    return f"{result.right} of {result.of} right.{legend}"
+    return f"{result.right} of {result.of} right.{unread}{legend}"
+
+
+def unread_words(texts: list[str]) -> str:
+    """A sentence about answers that aren't numbers, where numbers are wanted."""
+    if not texts:
+        return ""
+    point = " Fractions have a point: 2.5." if any("," in text for text in texts) else ""
+    return f" '{texts[0]}' isn't a number.{point}"
 
 
 def reasons(result: Result, question: Any) -> list[str]:

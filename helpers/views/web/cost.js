@@ -19,6 +19,7 @@ function inTime(t) {
 /** A slider for each [name, label, values, how a value is said]; each sets here[name], keeps `here` in `at`, and shows. */
 function sliders(controls, here, at, show) {
   const lines = controls.map(([name, label, values, said]) => {
+    here[name] = Math.min(here[name], values.length - 1) // a link may have been changed by hand
     const value = h("output", {}, said(values[here[name]]))
     const { input } = slider(label, values.length - 1, here[name], i => {
       here[name] = i

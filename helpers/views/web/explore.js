@@ -1,6 +1,6 @@
 // explore() on a page: the runs were made when the notebook was executed, and one is looked up for every setting.
 
-async function explore(el, data) {
+async function explore(el, data, address) {
   const { rows, runs } = await unpacked(data.packed)
   const values = Object.fromEntries(data.controls.map(control => [control.name, control.options]))
   const answer = at => {
@@ -15,7 +15,7 @@ async function explore(el, data) {
     }
   }
   const now = answer(Object.fromEntries(data.controls.map(control => [control.name, control.at])))
-  panel(el, { ...data, now }, {}, async at => answer(at))
+  panel(el, { ...data, now }, { address }, async at => answer(at))
 }
 
 /** What explore.py's pack() made. */

@@ -1,9 +1,9 @@
 // planner() on a page: Python comes with the first move, and plans there as it does in a notebook.
 
-function planner(el, data) {
+function planner(el, data, address) {
   let was = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
   const now = { ...data.now, words: `${data.now.words}. The first move loads Python, ${Math.round(data.weighs / 1e6)} MB.` }
-  panel(el, { ...data, now }, {}, async (at, say) => {
+  panel(el, { ...data, now }, { address }, async (at, say) => {
     const answer = await python.ask({ planned: [data.asked, was, at] }, loaded => say(loading(loaded, data.weighs)))
     if (answer.possible) was = at
     return answer

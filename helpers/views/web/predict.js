@@ -16,14 +16,16 @@ function predict(el, data, at, ask) {
   } }, option))
   if (data.ask === "choice") root.append(h("div", { class: `bar choices ${data.kind}`, role: "group", "aria-label": data.title }, ...choices))
   else for (const [i, row] of data.rows.entries()) root.append(line(row, i))
+  const run = h("button", { class: "primary run", onclick: () => mark(false) }, data.live ? "Run" : "Check")
+  const show = h("button", { class: "show", hidden: true, onclick: () => mark(true) }, "Show me")
+  root.append(h("div", { class: "bar" }, run, show))
   if (data.ask === "grid") {
     root.append(h("details", { class: "soft" }, h("summary", {}, "Tab leads to the next field, Enter marks. More:"),
       "A whole row may go into its first field. ", h("b", {}, "?"), " means undefined, ", h("b", {}, "never"),
       " that the call never ends; nothing at all: that nothing is there."))
   }
-  const run = h("button", { class: "primary run", onclick: () => mark(false) }, data.live ? "Run" : "Check")
-  const show = h("button", { class: "show", hidden: true, onclick: () => mark(true) }, "Show me")
-  root.append(h("div", { class: "bar" }, run, show), said, out)
+  root.append(said, out)
+  ;(choices[0] ?? fields.flat()[0])?.setAttribute("data-first", "")
 
   function line(row, i) {
     const held = row.shown.map(([text, rank]) => {
@@ -35,7 +37,7 @@ function predict(el, data, at, ask) {
       const name = data.ask === "grid" ? `rank ${row.rank}, number ${k + 1}` : "your answer"
       const field = h("input", { type: "text", placeholder: "?", "aria-label": name, value: kept[i]?.[k], autocomplete: "off",
         spellcheck: "false", style: data.ask === "grid" ? null : "width: 220px", onkeydown: event => {
-          if (event.key !== "Enter") return
+          if (event.key !== "Enter" || event.shiftKey) return
           event.preventDefault()
           mark(false)
         } })

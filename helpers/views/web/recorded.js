@@ -5,7 +5,7 @@ const plain = said => [...said].map(c => ("₀₁₂₃₄₅₆₇₈₉".inclu
   .replace(/[_ ()'"]/g, "").toLowerCase().replace(/^(sumof|sum|sigma|s(?=[a-z]$))/, "σ")
 
 function read(said) {
-  const low = said.trim().toLowerCase()
+  const low = said.trim().toLowerCase().replace("−", "-")
   for (const [kind, names] of Object.entries(MEANS)) if (names.includes(low)) return { kind }
   if (!low) return { kind: "blank" }
   const special = { true: 1, false: 0, inf: Infinity, "+inf": Infinity, "-inf": -Infinity, infinity: Infinity, nan: NaN }
@@ -24,6 +24,13 @@ function near(a, b) {
   return Math.abs(a - b) <= 5e-3 * Math.abs(b)
 }
 
+/** Whether a number is wanted, and this isn't one: a slip of the pen, and not a wrong answer. */
+const isUnread = (answer, want) => answer.kind === "word" && want.kind === "number"
+
+/** A sentence about answers that aren't numbers, where numbers are wanted. */
+const unreadWords = texts => texts.length === 0 ? ""
+  : ` '${texts[0]}' isn't a number.${texts.some(text => text.includes(",")) ? " Fractions have a point: 2.5." : ""}`
+
 function fits(answer, want) {
   if (answer.kind !== want.kind) return answer.kind === "blank" && want.kind === "nothing"
   if (want.kind === "word") return answer.value === want.value
@@ -39,10 +46,11 @@ function markerOf(data) {
     key ??= decoded(data.key)
     const tried = filled.flat().some(Boolean)
     const judge = { choice: chosen, open, grid }[data.ask]
-    const { marks, reasons } = judge(filled)
+    const { marks, reasons, unread = [] } = judge(filled)
     const all = marks.flat().filter(mark => mark !== undefined), right = all.filter(Boolean).length, done = right === all.length
-    const summary = !tried ? "Nothing was predicted." : all.length === 1 ? (done ? "Right." : "Not so.")
-      : done ? `All ${right} right.` : `${right} of ${all.length} right.`
+    const answered = tried && all.some(mark => mark !== null), some = unreadWords(unread)
+    const summary = !answered ? `Nothing was predicted.${some}` : all.length === 1 ? (done ? "Right." : "Not so.")
+      : done ? `All ${right} right.` : `${right} of ${all.length} right.${some}`
     const shown = done || show ? { wants: key.wants.map(row => row.map(want => want.text)) } : {}
     const after = key.outcomes ? key.outcomes[show ? key.wants[0][0].text : filled[0][0]] : shown.wants && key.after
     const rest = { ...shown, ...(after ? { after } : {}) }
@@ -57,16 +65,18 @@ function markerOf(data) {
       const wants = key.parts, given = written.split(/[,;\s]+|\band\b|\branks?\b/).filter(Boolean).map(read)
       if (wants.some(want => want.kind === "word")) return { marks: [[wants.some(want => fits(read(written), want))]], reasons: [] }
       const some = given.filter(answer => answer.kind !== "nothing"), real = wants.filter(want => want.kind !== "nothing")
+      if (real.length && given.length && given.every(answer => isUnread(answer, real[0]))) return { marks: [[null]], reasons: [], unread: [written] }
       return { marks: [[given.length ? some.length === real.length && some.every((answer, i) => fits(answer, wants[i])) : null]], reasons: [] }
     }
 
     function grid(rows) {
-      const wrong = [] // of each wrong cell: its rank, and the places of the stories that explain it
+      const wrong = [], unread = [] // of each wrong cell: its rank, and the places of the stories that explain it
       const marks = rows.map((row, i) => (data.rows[i].asked ? spread(row) : []).map((text, k) => {
         const want = key.wants[i][k] ?? { kind: "nothing" }, answer = read(text)
         if (k && answer.kind === "blank" && want.kind === "nothing") return undefined // no merit in that
         const blank = answer.kind === "blank" && !(want.kind === "nothing" && rows.flat().some(Boolean))
-        const good = blank ? null : fits(answer, want) // what was left blank is not wrong
+        if (isUnread(answer, want)) unread.push(text.trim())
+        const good = blank || isUnread(answer, want) ? null : fits(answer, want) // what was left blank is not wrong
         const found = key.reasons[`${i} ${k}`] ?? {}, stories = found[answer.kind === "number" ? String(answer.value) : answer.kind] ?? found[""]
         if (good === false && answer.kind !== "blank" && stories != null) wrong.push([data.rows[i].rank, [stories].flat()]) // a cell of older notebooks has one
         return good
@@ -80,7 +90,7 @@ function markerOf(data) {
         const ranks = why.get(told) ?? []
         why.set(told, ranks.includes(rank) ? ranks : [...ranks, rank])
       }
-      return { marks, reasons: [...why].map(([at, ranks]) => `${listed(ranks)}: ${key.why[at]}.`) }
+      return { marks, unread, reasons: [...why].map(([at, ranks]) => `${listed(ranks)}: ${key.why[at]}.`) }
     }
   }
 }

@@ -1,0 +1,36 @@
+// The ranking of what a search finds: by the weights that tools/site/ranking.py gave to a page's words. Sphinx puts this file before its own.
+
+const SYNONYMS = {
+  moe: "experts", oom: "memory activations", "out of memory": "memory activations", fsdp2: "fsdp", zero3: "zero", "zero-3": "zero", "zero 3": "zero",
+  freeze: "hang", freezes: "hang", frozen: "hang", hanging: "hang", deadlocked: "deadlock", nccl_timeout: "nccl timeout",
+  ddp: "distributeddataparallel", dp: "data parallel", tp: "tensor parallel", pp: "pipeline parallel", ep: "experts", cp: "long context", "context parallel": "long context", sp: "sequence parallel",
+  throughput: "tokens", cheatsheet: "cheat sheet", moes: "experts",
+}
+
+/** A query in the course's words: other names of things, and the spellings of NCCL and MPI (allreduce -> all_reduce). */
+function inOurWords(query) {
+  const spelled = query.trim().replace(/\b(all|reduce)[-_ ]?(reduce|gather|scatter|to[-_ ]?all)\b/gi, (_, first, then) =>
+    `${first}_${then.replace(/to[-_ ]?all/i, "to_all")}`.toLowerCase())
+  const whole = SYNONYMS[spelled.toLowerCase()]
+  return whole ?? spelled.split(/\s+/).map(word => SYNONYMS[word.toLowerCase()] ?? word).join(" ")
+}
+
+var Scorer = (() => {
+  const asked = new URLSearchParams(location.search).get("q") ?? "", query = inOurWords(asked)
+  if (query !== asked.trim()) history.replaceState(null, "", `?${new URLSearchParams({ q: query })}`)
+  let words = null
+  return {
+    score: ([docname, title, anchor, descr, score]) => {
+      words ??= splitQuery(query.toLowerCase()).map(word => new Stemmer().stemWord(word))
+      const known = WEIGHTS[docname] ?? {}
+      return words.reduce((sum, word) => sum + (known[word] ?? 0), 0) + score // which decides between equals alone
+    },
+    objNameMatch: 11, objPartialMatch: 6, objPrio: { 0: 15, 1: 5, 2: -5 }, objPrioDefault: 0,
+    title: 15, partialTitle: 7, term: 5, partialTerm: 2,
+  }
+})()
+
+addEventListener("DOMContentLoaded", () => {
+  const whole = Search.htmlToText
+  Search.htmlToText = (page, anchor) => whole(page.replace(/<div class="plays[^]*?<\/div>/, ""), anchor) // no hit is in the notice on every page
+})
