@@ -25,7 +25,10 @@ RUN ?=
 .PHONY: help lab test test-all test-nightly test-gpu test-browser notebooks mistakes exercises grade tour slides hosts bench bench-grade site release renew licenses check env clean
 
 help: ## this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-13s %s\n", $$1, $$2 }' Makefile
+	@echo "To learn:"
+	@awk -F ':.*## ' '/^(lab|grade|check|hosts|clean):.*## / { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
+	@echo "To teach, and to work on the course:"
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / && !/^(lab|grade|check|hosts|clean|help):/ { printf "  make %-13s %s\n", $$1, $$2 }' Makefile
 
 lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once

@@ -95,7 +95,7 @@ def _not_begun(exercise: str) -> Grading:
 
 
 def _table(gradings: list[Grading]) -> str:
-    """The points of several exercises, one a line, their sum, and the first that is not solved."""
+    """The points of several exercises, one a line, their sum, and which is next: the first that is begun and not solved, or that is not begun."""
     wide = max(len(grading.exercise) for grading in gradings)
     lines = []
     for one in gradings:
@@ -104,8 +104,8 @@ def _table(gradings: list[Grading]) -> str:
         lines.append(f"{mark} {one.exercise:<{wide}}  {points:>8}  {NOT_BEGUN * one.untouched}".rstrip())
     total, of = sum(one.points for one in gradings), sum(one.of for one in gradings)
     lines.append(f"  {'all':<{wide}}  {total:g} of {of:g} points")
-    following = next((grading.exercise for grading in gradings if not grading.solved), None)
-    return "\n".join([*lines, f"Next: {following}." if following else "All solved."])
+    following = min((item for item in gradings if not item.solved), key=lambda item: item.untouched, default=None)
+    return "\n".join([*lines, f"Next: {following.exercise}." if following else "All solved."])
 
 
 def _report(grading: Grading) -> str:

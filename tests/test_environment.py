@@ -89,6 +89,14 @@ def test_check_names_a_torch_that_does_not_load(tmp_path):
     assert "does not load: OSError: libgomp.so.1" in result.stderr and "make clean" in result.stderr
 
 
+def test_check_names_a_file_that_a_notebook_would_import_in_place_of_a_package(tmp_path):
+    (tmp_path / "torch.py").write_text("")
+    for options in ([], ["--once"]):
+        result = call([*CHECK, *options], env=os.environ | {"PYTHONPATH": f"{tmp_path}{os.pathsep}{ROOT}"})
+        assert result.returncode == 1 and "What to do" in result.stderr
+        assert f"Notebooks would import torch from {tmp_path / 'torch.py'}" in result.stderr
+
+
 def test_check_names_a_machine_that_cannot_talk_to_itself():
     alone = ["unshare", "--net", "--map-root-user"]
     if not shutil.which("unshare") or call([*alone, "true"]).returncode:

@@ -670,3 +670,24 @@ def test_each_exercise_leads_to_the_next_that_can_be_done():
 def test_a_file_among_the_arguments_is_shown_by_its_words():
     words = f"a file of 200 B with mlp.down.weight [4, 6]: {'1 2 3 ' * 50}"
     assert in_words(File(b"", words)) == words
+
+
+def test_an_answer_whose_last_version_does_not_compile_is_not_called_right(script):
+    done = script("""
+        from IPython.core.interactiveshell import InteractiveShell
+
+        def cell(source):
+            return shell.run_cell(source, store_history=True)
+
+        shell = InteractiveShell.instance()
+        cell("import torch.distributed as dist\\nfrom helpers.exercise import check_practice")
+        right = "def everyones_sum(x):\\n    dist.all_reduce(x)\\n    return x"
+        cell(right)
+        cell(right + ")")
+        error = cell("check_practice(everyones_sum)").error_in_exec
+        print(type(error).__name__, error)
+        cell(right)
+        cell("check_practice(everyones_sum)")
+    """)
+    assert "CheckFailed The last version of everyones_sum has a mistake in its writing" in done.stdout, done.stderr
+    assert "SyntaxError in line 3" in done.stdout and "\nRight, in " in done.stdout

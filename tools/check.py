@@ -7,6 +7,7 @@ possible fault it prints the meaning and the remedy.
 from __future__ import annotations
 
 import importlib.metadata as metadata
+import os
 import platform
 import re
 import socket
@@ -18,6 +19,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 COURSE = "collectives-course"
+SHADOWED = ("torch", "numpy", "matplotlib", "ipywidgets", "collectives", "helpers", "grader")
 AFRESH = "Make the environment again: make clean, then the same command again."
 
 
@@ -139,6 +141,18 @@ def packages_are_ours() -> None:
             raise Problem(f"Notebooks would import {name} from another copy of the course, in {folder}.", AFRESH)
 
 
+def nothing_shadows() -> None:
+    """PYTHONPATH hides no module of the course: a notebook's Python, unlike this one, looks there first."""
+    for folder in filter(None, os.environ.get("PYTHONPATH", "").split(os.pathsep)):
+        for name in SHADOWED:
+            for file in (Path(folder, f"{name}.py"), Path(folder, name, "__init__.py")):
+                if file.exists() and Path(folder).resolve() != ROOT:
+                    raise Problem(
+                        f"Notebooks would import {name} from {file}, as PYTHONPATH names its folder.",
+                        "Start again without: env -u PYTHONPATH make lab. Or rename that file.",
+                    )
+
+
 def all_reduce() -> str:
     """Two processes, one number each, the sum on both."""
 
@@ -178,9 +192,19 @@ def _found_fit() -> tuple[Path, str]:
 def main(options: list[str]) -> int:
     """With --once, an environment that `make` made, and that was found fit on this machine, is not checked again."""
     file, fit = _found_fit()
+    checks = (
+        nothing_shadows,
+        system,
+        packages,
+        temporary_folder,
+        loopback,
+        torch_loads,
+        packages_are_ours,
+        torch_notices,
+        all_reduce,
+    )
     if "--once" in options and file.exists() and file.read_text(encoding="utf-8") == fit and fit.split(" ")[0]:
-        return 0
-    checks = (system, packages, temporary_folder, loopback, torch_loads, packages_are_ours, torch_notices, all_reduce)
+        checks = (nothing_shadows,)  # which can be otherwise each time
     for check in checks:
         try:
             said = check()

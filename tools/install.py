@@ -153,4 +153,7 @@ def stop(what, remedy):
 
 if __name__ == "__main__":
     os.chdir(ROOT)
-    main(*sys.argv[1:])
+    try:
+        main(*sys.argv[1:])
+    except KeyboardInterrupt:
+        sys.exit("\nStopped. The same command goes on where this one was.")

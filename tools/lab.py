@@ -73,8 +73,8 @@ def main(options: list[str]) -> None:
     if "--no-browser" not in options and not has_browser():
         options = ["--no-browser", *options]
     if "--no-browser" in options:
-        print("JupyterLab opens no browser here: copy the address below into one. (From another computer,")
-        print("forward its port first, like this for port 8888: ssh -L 8888:localhost:8888 this-machine)")
+        print("JupyterLab opens no browser here: copy the address below into one. (From another computer, forward")
+        print("its port first, the number after 127.0.0.1: in the address: ssh -L PORT:localhost:PORT this-machine)")
     else:
         print("JupyterLab opens in your browser; the address below does it by hand.")
     print("Control-C, twice, stops it.", flush=True)

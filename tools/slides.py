@@ -60,7 +60,19 @@ def main(names: list[str]) -> int:
     if not names:
         print("Name a chapter: make slides NB=notebooks/05_many_to_many.ipynb", file=sys.stderr)
         return 2
-    FOLDER.mkdir(exist_ok=True)
+    if missing := [name for name in names if not Path(name).is_file()]:
+        print(
+            f"There is no {missing[0]}. Name a chapter: make slides NB=notebooks/05_many_to_many.ipynb", file=sys.stderr
+        )
+        return 2
+    try:
+        FOLDER.mkdir(exist_ok=True)
+    except OSError as error:
+        print(
+            f"Slides cannot be written to {FOLDER}/ here: {error.strerror}. Copy the course to a folder of yours.",
+            file=sys.stderr,
+        )
+        return 2
     exporter = SlidesExporter(exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True)
     for name in map(Path, names):
         made = slides(nbformat.read(name, as_version=4))

@@ -11,9 +11,11 @@
 An answer runs on real ranks, at eight world sizes, on inputs it has not seen.
 """
 
+import ast
 import contextlib
 import io
 import pickle
+import re
 import sys
 from typing import Any, Callable
 
@@ -136,6 +138,20 @@ def _show_one(task: Task, tried: list[TriedCase]) -> None:
         _display(shown)
 
 
+def _require_latest(name: str) -> None:
+    """Raise CheckFailed if the last cell that defines a function doesn't compile: an earlier version would be checked."""
+    shell = frontend.shell()
+    cells = shell.user_ns.get("In", []) if shell else []
+    latest = next((source for source in reversed(cells) if re.search(rf"^def {name}\(", source, re.MULTILINE)), "")
+    try:
+        ast.parse(latest)
+    except SyntaxError as error:
+        raise CheckFailed(
+            f"The last version of {name} has a mistake in its writing, so Python still has the one before.\n"
+            f"SyntaxError in line {error.lineno}: {error.msg}. Mend that cell and run it, then this one."
+        ) from None
+
+
 def task_of(answer: Any) -> Task | Puzzle:
     """The task that a function answers, by its name."""
     if not callable(answer):
@@ -151,6 +167,7 @@ def task_of(answer: Any) -> Task | Puzzle:
 
 def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[TriedCase]:
     """Try every case and return the outcomes; raises CheckFailed for the first case that fails."""
+    _require_latest(task.name)
     kept = _last_attempts.pop(_key(answer), {}) if budget else {}
     _last_attempts.clear()
     if isinstance(task, Task):

@@ -102,7 +102,7 @@ def broken_words(
         return to_write(task, "The hints below open one at a time.")
     early = any(e.misuse in ("read", "returned", "written") for events in error.run.events for e in events)
     forgotten = "" if isinstance(error, RankFailed) else _unwaited(error.run)  # a rank that raised had no time to wait
-    dropped = "dropped the handle" in str(error)  # the report names it, and says what to do
+    dropped = "dropped the handle" in str(error)  # the report names it, with its remedy
     thought = _EARLY_USE if early else forgotten or ("" if dropped else _thought_on(task, error))
     if isinstance(task, Puzzle):
         situation = case.kind if case else "one of its cases"

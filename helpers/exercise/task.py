@@ -80,7 +80,7 @@ class Task:
     drawn: int | None = None  # the call of a right answer's run to draw; None: all
     imports: tuple[str, ...] = ()  # modules that torch imports within a call: here once, not in each rank
     # A fault, an aspect, a limit of the budget or an error's name -> one thing to think about. "traffic" means both
-    # "sent" and "received".  OnError: of a rank's error or a report, if it is only on some of them.
+    # "sent" and "received".  OnError: a thought for some errors and reports alone.
     thoughts: dict[str, str | OnError] = field(default_factory=dict)
     # From an answer whose values are wrong and a world size: each chunk's journey, in words and to be drawn; None where
     # it is unknown.

@@ -140,9 +140,7 @@ LARGEST = Task(
         "inputs": "reduce works in place. Give it a copy of x.",
         "calls": "one reduce is enough.",
         "Stuck": "every rank makes the call, even one that wants nothing back.",
-        "Mismatch": OnError(
-            r"disagree on the dst", "all ranks must name the same dst: the number of the last one."
-        ),
+        "Mismatch": OnError(r"disagree on the dst", "all ranks must name the same dst: the number of the last one."),
         "RankFailed": OnError(
             r"root rank|no rank|Global rank", "ranks count from 0. What's the number of the last one?"
         ),
@@ -204,7 +202,7 @@ ADD_BYTES = Task(
         ),
         Suspect(
             lambda args: on_zero(args[0][0], args),
-            "these are rank 0's own bytes. The sums went into another tensor: the one that the call got.",
+            "these are rank 0's own bytes. The sums went into the tensor that the call got.",
         ),
         Suspect(
             lambda args: on_zero(args[0][0].long(), args),
