@@ -284,7 +284,7 @@ class _Comparing(Records):
         calls = [call for rank in difference.ranks for call in self.ranks[rank].calls if call.step == difference.step]
         reduced = any(f"gradient of {part.name}" in call.about for part in difference.parts for call in calls)
         after = [call for call in calls if call.backward and not call.unwinding and "reduce" in call.op]
-        copies = [call for call in after if f"copy of the gradient of {difference.parts[0].name}" in call.about]
+        copies = [call for call in after if any(owner.startswith("copy of") for owner in call.about)]
         copies += [call for call in after if not call.about and call.numel > difference.whole.numel()]
         if any(step.line is None for step in difference.steps):
             scale, rest = factor(difference.gradients[0], difference.whole)

@@ -965,6 +965,13 @@ def similarity(way):
     return (total / n).tolist()
 
 
+@cannot("nothing takes the gradient of", "is passed a copy of it")
+def similarity_twice():
+    """Two weights have equal gradients, and a copy of each is summed."""
+    for _ in range(2):
+        similarity("own put back")
+
+
 @cannot("DistributedSampler gives 2 ranks 8 examples where there are 7", "some examples count twice")
 def padded_by_the_sampler():
     from torch.utils.data import DistributedSampler
