@@ -101,7 +101,8 @@ def test_no_cheat_gets_a_point(name, sandboxes, monkeypatch):
     result = scored(entry.source, sandboxes, entry.exercise)
     assert result.points == 0
     for check in result.checks:
-        assert re.search(entry.reason, check.reason), check.reason
+        if "the answer cell must define" not in check.reason:  # of an exercise with several functions, it's about one
+            assert re.search(entry.reason, check.reason), check.reason
         assert "FOUND" not in check.reason and all(c == "\n" or c.isprintable() for c in check.reason)
     assert time.monotonic() - before < 200  # each of its limits is far below; a busy machine is allowed for
     # The machine and the grader are as they were, and the next student is graded rightly.

@@ -117,7 +117,8 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     )
     left = [arguments[k] for arguments in got]
     if not difference(wanted[first][k], inputs[first][k], scale):
-        return replace(verdict, thought=_thought(task, inputs, left, wrong, list(task.suspects)))
+        in_place = any(difference(after[k], before[k], scale) for after, before in zip(wanted, inputs))
+        return replace(verdict, thought=_thought(task, inputs, left, wrong, list(task.suspects))) if in_place else verdict
     suspects = [untouched(k), *task.suspects, NOTHING_RETURNED]
     return replace(verdict, aspect="values", thought=_thought(task, inputs, left, wrong, suspects))
 
