@@ -83,8 +83,8 @@ def test_check_names_a_torch_that_does_not_load(tmp_path):
     """As when a file of it is damaged, or a library of the system is missing."""
     (tmp_path / "torch").mkdir()
     (tmp_path / "torch" / "__init__.py").write_text("raise OSError('libgomp.so.1: cannot open shared object file')")
-    command = [sys.executable, str(ROOT / "tools" / "check.py")]
-    result = call(command, env={**os.environ, "PYTHONPATH": str(tmp_path), "PYTHONSAFEPATH": "1"})
+    found_first = f"import runpy, sys; sys.path.insert(0, {str(tmp_path)!r})"
+    result = call([sys.executable, "-I", "-c", f"{found_first}; runpy.run_path({CHECK[-1]!r}, run_name='__main__')"])
     assert result.returncode == 1
     assert "does not load: OSError: libgomp.so.1" in result.stderr and "make clean" in result.stderr
 
