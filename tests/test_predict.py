@@ -171,6 +171,8 @@ def test_what_is_no_number_is_not_wrong():
     assert "1 of 3 right. '1,5' isn't a number. Fractions have a point: 2.5." in repr(prediction)
     asked = predict(lambda: 7, ask="What is it?", answer=lambda run: run.results[0], world_size=1, answers="seven")
     assert asked.result.marks[0][0].right is None and "'seven' isn't a number." in repr(asked)
+    nobody = predict(lambda: 7, ask="Which ranks?", answer=lambda run: [], world_size=1, answers="none")
+    assert nobody.right == 1
 
 
 def test_the_form_marks_in_two_stages():

@@ -18,10 +18,8 @@ html_favicon = "favicon.svg"
 html_show_copyright = False
 html_theme_options: dict = {"navigation_with_keys": True}
 if REPOSITORY:
-    html_theme_options |= {
-        "source_repository": f"https://github.com/{REPOSITORY}",
-        "footer_icons": [{"name": "The course's repository", "url": f"https://github.com/{REPOSITORY}", "html": "Repository"}],
-    }
+    link = {"name": "The course's repository", "url": f"https://github.com/{REPOSITORY}", "html": "Repository", "class": ""}
+    html_theme_options["footer_icons"] = [link]
 html_static_path = ["_static"]
 html_css_files = ["style.css"]
 html_js_files = ["pages.js"]

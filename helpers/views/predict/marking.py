@@ -77,8 +77,8 @@ def _mark_open(question: Open, filled: list[list[str]], outcome: Outcome) -> lis
     want = Want("answer", ", ".join(cell.text for cell in right) or "none")
     if not said:
         return [[MarkedCell(parse_answer(""), want, None)]]
-    if all(cell.kind == "number" for cell in right) and all(is_unread(cell, right[0]) for cell in said if right):
-        return [[MarkedCell(parse_answer(words), want, None if right else False)]]
+    if right and all(is_unread(cell, real) for cell in said for real in right):
+        return [[MarkedCell(parse_answer(words), want, None)]]
     if any(cell.kind == "word" for cell in right):
         good = any(fits(parse_answer(words), cell) for cell in right)
     else:
