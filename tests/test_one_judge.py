@@ -1,5 +1,6 @@
 """The same fault, judged twice: by what its ranks report while they run, and by the dumps that they leave."""
 
+import pkgutil
 import random
 import typing
 from itertools import chain, combinations_with_replacement
@@ -10,10 +11,10 @@ import torch
 from collectives.judge import diagnose, verdict, wording
 from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Cause, Disagreement
-from collectives.judge.wording import causes, mismatches
+from collectives.judge.wording import mismatches
 from collectives.log.event import MAIN, Event, Line
 from collectives.log.messages import Began, Called, Completed, Issued, Waiting, WorkBegan
-from collectives.watch.explain import evidence, ops, words
+from collectives.watch.explain import evidence, ops
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.messages import Judged
 from collectives.watch.explain.waits import DumpedJob
@@ -217,7 +218,11 @@ def leaves(kind):
 
 
 def test_every_kind_has_its_words():
-    assert leaves(verdict.Verdict) == set(wording._KINDS)
+    assert leaves(verdict.Verdict) == set(wording._KINDS), "see _KINDS in judge/wording/__init__.py"
+    assert set(diagnose._GRAVITY) <= set(mismatches.CONSEQUENCES), "see CONSEQUENCES in judge/wording/mismatches.py"
+
+
+@pytest.mark.parametrize("table", ["judge.wording.causes._WHY", "watch.explain.words._SENTENCES", "watch.explain.words._ADVICE"])
+def test_every_kind_of_cause_has_its_words(table):
     kinds = set(typing.get_args(typing.get_type_hints(Cause)["kind"]))
-    assert kinds == set(causes._WHY) == set(words._SENTENCES) == set(words._ADVICE)
-    assert set(diagnose._GRAVITY) <= set(mismatches.CONSEQUENCES)
+    assert set(pkgutil.resolve_name(f"collectives.{table}")) == kinds

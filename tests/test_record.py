@@ -78,6 +78,11 @@ def test_every_collective_has_its_operators_and_is_called_here(op, row):
     assert op in CASES, "see tests/corpus/collectives.py"
 
 
+def test_every_operator_is_a_form_of_a_collective():
+    kinds = {kind for kind, *_ in OPS.values()} - {"send", "recv"}
+    assert {kind for kind in kinds if not of(kind).op} == set(), "see log/collectives.py"
+
+
 TWINS = {
     "broadcast": """\
 broadcast from 1, ranks 0-2, float32 [2], 8 B per rank

@@ -11,14 +11,13 @@ from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence
 
 from ..log import backends
 from ..log.calls import Call
+from ..log.collectives import of as of_op
 from ..log.event import Event
 from . import diagnose
 from .verdict import Cause, Slip, Wait
 
 FEW = 3  # calls by which a rank may have slipped against the others
 ENOUGH = 2  # consecutive calls that must agree before a slip is reported
-# Collectives that end on no rank before all have come to them; a broadcast may end on its root.
-TOGETHER = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "barrier")
 
 T = TypeVar("T")
 FindSlip = Callable[[int, Call], Slip | None]  # for a rank, in the group of a collective
@@ -212,10 +211,10 @@ class _Graph:
 
     def _ahead(self, call: Call) -> tuple[Wait, ...]:
         """The waits of ranks that have ended later collectives of this one's group, which they can't without the others."""
-        if not _ends_together(call.op):
+        if not of_op(call.op).together:
             return ()
         lane = call.events[0].lane.shared
-        together = (wait for wait in chain(*self._waits.values()) if _ends_together(wait.event.op))
+        together = (wait for wait in chain(*self._waits.values()) if of_op(wait.event.op).together)
         return tuple(w for w in together if w.event.lane.shared == lane and w.call.index > call.index + 1)
 
     def _cycles(self, held: Collection[int]) -> Iterable[Cause]:
@@ -247,10 +246,6 @@ class _Graph:
                 held = self._held([other])
                 return Cause(kind="absent", ranks=(other,), held=held, waits=self._in_call(wait.call), slip=slip)
         return Cause(kind="cycle", ranks=tuple(cycle), held=self._held(cycle), waits=waits)
-
-
-def _ends_together(op: str) -> bool:
-    return op.removesuffix("_single").removesuffix("_coalesced") in TOGETHER
 
 
 def step(e: Event, number: int) -> RankCall:

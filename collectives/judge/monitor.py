@@ -1,7 +1,7 @@
 """The judge of a run: given the messages of its ranks, it decides whether there is a verdict, and which.
 
-No input or output here: a live session, the grader's sandbox and a record of ranks on another
-machine are judged alike.
+It starts and draws nothing: a live session, the grader's sandbox and a record of ranks on another machine are judged
+alike. Who feeds it keeps the deadlines; how long a rank that can still move is waited for, it decides here.
 """
 
 import signal
@@ -14,7 +14,7 @@ from ..log import messages
 from ..log.backends import is_consequence
 from ..log.calls import Call
 from ..log.event import Failure, Line
-from . import causes, diagnose, nccl
+from . import causes, diagnose, open_calls
 from .decisions import is_skipped
 from .diagnose import dropped_send
 from .state import State
@@ -335,8 +335,8 @@ class Monitor(State):
         slip: finds how a rank's calls have slipped.  history: a rank's calls.  By default by those that are remembered.
         """
         calls = list(self._matcher.of.values())
-        lacking, blocked = nccl.lacking(calls), tuple(sorted(self._blocked))
-        under_way = nccl.in_flight(calls, self._returned | self._lost.keys())
+        lacking, blocked = open_calls.lacking(calls), tuple(sorted(self._blocked))
+        under_way = open_calls.in_flight(calls, self._returned | self._lost.keys())
         if not lacking and not blocked and not under_way and not any(state.entering for state in self.standing):
             return None
         lacks = tuple(map(frozenset, lacking.values()))

@@ -9,7 +9,7 @@ from ..log import backends, messages
 from ..log.backends import is_consequence
 from ..log.calls import Call, Matcher, pair
 from ..log.event import MAIN, Event, Failure, Line
-from . import nccl
+from . import open_calls
 from .diagnose import needs
 from .verdict import Grouping, RankState, Wait
 
@@ -352,7 +352,7 @@ class State:
         """The ranks that have not made a call; the ones that may have; and the ones that have reported nothing."""
         if call.is_complete or call.events[0].is_from_anyone:
             return frozenset(), frozenset(), frozenset()
-        absent, lane = nccl.absent(call), call.events[0].lane
+        absent, lane = open_calls.absent(call), call.events[0].lane
         silent = {rank for rank in absent if rank not in self._began and self._last[rank] is None}
         other = {"send": "recv", "recv": "send"}.get(call.op)
         doubtful = (absent - silent) & self._partly_counted

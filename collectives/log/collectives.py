@@ -97,6 +97,11 @@ class Collective(NamedTuple):
         return self.gives == "all" and not self.reduces
 
     @property
+    def together(self) -> bool:
+        """Whether it ends on no rank before all have come to it; a broadcast may end on its root."""
+        return bool(self.op) and self.gloo is all_ranks
+
+    @property
     def in_place(self) -> bool:
         return self.gives == self.gets == "whole"
 
@@ -224,15 +229,3 @@ def shapes(op: str) -> tuple[Shape | None, Shape | None]:
 def least(op: str, world_size: int) -> float:
     """The part of the whole buffer S that the busiest of N ranks must send, or receive: 2 (N - 1) / N for all_reduce."""
     return of(op).least.parts(world_size) / world_size
-
-
-def make(op: str, numbers: int) -> None:
-    """Call this collective once, from rank 0 or to it; rank r's full buffer: `numbers` float32, from r * numbers up."""
-    import torch
-    import torch.distributed as dist
-
-    rank, world_size = dist.get_rank(), dist.get_world_size()
-    collective, full = COLLECTIVES[op], torch.arange(float(numbers)) + numbers * rank
-    x = full.chunk(world_size)[rank] if collective.gives == "own" else full
-    code = "\n".join(collective.code).format(root=0, reduce_op="SUM", dtype="float32", size=numbers // world_size)
-    exec(code, {"torch": torch, "dist": dist, "rank": rank, "world_size": world_size, "x": x})

@@ -62,8 +62,6 @@ SAME_CALL = {
     "reduce_scatter_tensor": "reduce_scatter_single",
 }
 REDUCE_OPS = {int(getattr(dist.ReduceOp.RedOpType, n)): n for n in dist.ReduceOp.RedOpType.__members__}
-# Operators that take a list; the others wrap their only tensor (or list) in a list.
-LISTS = {"all_reduce_coalesced", "all_gather_coalesced", "reduce_scatter_coalesced", "all_to_all"}
 
 
 @functools.cache
@@ -145,7 +143,7 @@ def _unwrapped(kind: str, value: Any) -> Value:
     """An operator's argument as torch.distributed's function takes it."""
     if not isinstance(value, (list, tuple)):
         return value
-    if kind in LISTS:
-        return as_list(value)
+    if kind == "all_to_all" or kind.endswith("_coalesced"):
+        return as_list(value)  # the others wrap their only tensor (or list) in a list
     first = value[0] if value else None
     return list(first) if isinstance(first, (list, tuple)) else first

@@ -7,8 +7,10 @@ sockets, with a buffer large enough that gloo's headers vanish.
 import sys
 from itertools import zip_longest
 from pathlib import Path
+from typing import Callable
 
 import torch
+import torch.distributed as dist
 
 from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture, colour, heading, text_width
 from collectives.draw.cells import JOINT, Grid, Style, Tray
@@ -17,7 +19,7 @@ from collectives.format import align, wrap
 from collectives.launch.run import run
 from collectives.log import provenance
 from collectives.log.calls import Call
-from collectives.log.collectives import COLLECTIVES, Collective, make
+from collectives.log.collectives import COLLECTIVES, Collective
 from collectives.log.provenance import Slot
 from collectives.log.text import rank_mark
 
@@ -43,13 +45,27 @@ def cheatsheet(world_size: int = 4) -> Picture:
     for i, words in enumerate(legend):
         page.text(0, y + 4 + i * LINE, words, 11.5, SOFT, align="left")
     for entry in COLLECTIVES.values():
-        seen = run(make, entry.op, world_size, world_size=world_size)
-        counted = run(make, entry.op, COUNTED_NUMBERS, world_size=world_size)
+        seen = run(_call(entry, world_size), world_size=world_size)
+        counted = run(_call(entry, COUNTED_NUMBERS), world_size=world_size)
         notes = [("before", entry.needs), ("after", entry.leaves), ("sent", _shares(counted.sent))]
         notes += [("received", _shares(counted.received)), ("used for", entry.use)]  # label, and words
         _panel(page, entry, seen.calls[0], notes)
         texts.append(_text(entry, seen.calls[0], notes))
     return Picture([page], "\n\n".join(texts), f"Cheat sheet: every collective on {world_size} ranks")
+
+
+def _call(entry: Collective, numbers: int) -> Callable[[], None]:
+    """A program of one call, from rank 0 or to it; rank r's full buffer: `numbers` float32, from r * numbers up."""
+    code, of_own = "\n".join(entry.code), entry.gives == "own"
+
+    def program() -> None:
+        rank, world_size = dist.get_rank(), dist.get_world_size()
+        full = torch.arange(float(numbers)) + numbers * rank
+        x = full.chunk(world_size)[rank] if of_own else full
+        filled = code.format(root=0, reduce_op="SUM", dtype="float32", size=numbers // world_size)
+        exec(filled, {"torch": torch, "dist": dist, "rank": rank, "world_size": world_size, "x": x})
+
+    return program
 
 
 def _shares(counted: list[int | None]) -> str:

@@ -1,9 +1,8 @@
-"""How NCCL's ranks differ from gloo's for the judge: a waiting rank does not report its wait.
+"""The calls that some members of a group lack, and those that all have made and that have not ended.
 
-`work.wait()` makes a stream of the GPU wait, not the process (torch's ProcessGroupNCCL.hpp: "will not
-block the CPU").  So a rank is never seen to be blocked in a collective, but for a barrier, and a deadlock is
-not certain the moment it is seen.  It is certain only which calls lack which ranks: NCCL's kernel of a call ends
-once every member of its group has made it.
+They show a standstill on every backend, and on NCCL nothing else does: there, a waiting rank does not report its
+wait, since `work.wait()` makes a stream of the GPU wait, and not the process (torch's ProcessGroupNCCL.hpp: "will not
+block the CPU").  NCCL's kernel of a call ends once every member of its group has made it.
 """
 
 from typing import Collection, Iterable
