@@ -147,8 +147,8 @@ def test_questions_have_few_lines_of_their_own():
         for node in ast.walk(ast.parse(re.sub("^%.*", "", source, flags=re.MULTILINE)))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("ask", "predict")
     ]
-    assert sum(calls) <= 4.9 * len(cells)
-    assert sum(len(source.splitlines()) for source in cells) <= 15.4 * len(cells)
+    assert sum(calls) <= 3.85 * len(cells)
+    assert sum(len(source.splitlines()) for source in cells) <= 10.9 * len(cells)
 
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)

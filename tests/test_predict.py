@@ -278,9 +278,32 @@ def test_a_value_that_is_known_is_asked_for_without_ranks(words, right):
     assert repr(prediction).endswith("It is [1, 4].") and "✓ 2  one, then four" in repr(prediction)
 
 
-def test_a_value_that_fits_no_choice_is_refused():
+@pytest.mark.parametrize(
+    "choices, was, right",
+    [
+        ({"ten": 10, "a thousand": 1000}, 90, "ten"), ({"ten": 10, "a thousand": 1000}, 110, "a thousand"),
+        ({"none": 0, "ten": 10}, 4, "none"), ([1, 3, 9], 8.7, "9"), ([1, 3, 9], 3, "3"),
+        ({"ten": 10, "any more": lambda n: n > 10}, 11, "any more"),
+        (min, {"ring": 3, "tree": 2}, "tree"), (max, {"ring": 3, "tree": 2}, "ring"),
+    ],
+)  # fmt: skip
+def test_the_nearest_number_is_right_or_the_key_of_the_least(choices, was, right):
+    prediction = ask("How many?", choices, was=was).answer(right)
+    assert prediction.right == 1 and len(prediction.question.options) == len(was if choices in (min, max) else choices)
+    assert repr(prediction).endswith("ring: 3\ntree: 2" if isinstance(was, dict) else f"It is {was}.")
+
+
+@pytest.mark.parametrize("choices, was", [({"one": 1}, [1, 1]), ({"yes": True}, 2), (["a"], "b")])
+def test_a_value_that_fits_no_choice_is_refused(choices, was):
     with pytest.raises(ValueError, match="not one of the choices"):
-        ask("How many?", {"one": 1}, was=2).answer("one")
+        ask("How many?", choices, was=was).answer(1)
+
+
+def test_a_question_without_an_answer_is_about_what_rank_0_returns():
+    assert predict(squares, ask="How many?", world_size=2, answers="0").right == 1
+    assert predict(squares, ask="How many?", choices=[3, 0], world_size=2, answers="0").right == 1
+    found = predict(deserted, choices={"5": 5, "it hangs": Stuck}, world_size=2, answers="it")
+    assert found.right == 1
 
 
 def test_choices_with_a_function_that_answers():
@@ -318,7 +341,6 @@ def test_who_waits_when_nobody_does():
         (("share",), {}, TypeError, "needs a function"),
         ((squares,), {"world_size": 0}, ValueError, "world_size"),
         ((squares,), {"ask": "retruned"}, ValueError, "has no answer"),
-        ((squares,), {"choices": ["a", "b"]}, ValueError, "need answer"),
         ((squares,), {"ask": "after"}, IndexError, "no call"),
         ((share_from_last,), {"rank": 7}, ValueError, "no part in this call"),
         ((share_from_last,), {"answers": ["1 1 1"]}, ValueError, "1 rows, and 4 ranks"),

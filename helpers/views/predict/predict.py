@@ -9,6 +9,8 @@ explains why a wrong number is wrong; before, nothing in the page gives the answ
 `predict(share, answers=[...])` does the same.  A program that executes the notebook gets the ranks' calls.
 """
 
+import math
+from numbers import Real
 from typing import Any, Callable, Iterable, Mapping, Sequence
 
 from collectives.launch.attempt import Outcome, attempt
@@ -42,10 +44,11 @@ def predict(
         "chunks": as "after", in letters: b₂ is chunk b of rank 2, Σb the sum of all ranks' b;
         "verdict": how the run ends; "waits": which ranks wait forever;
         any other words: a question of your own, with `choices` or `answer`.
-    choices: sentences to choose from.  A mapping defines the right one: sentence -> Stuck, Mismatch, RankFailed or Run
-        (it finishes), or a function that returns whether it is right.  A sequence needs `answer`.
-    answer: a function of the Run (of the RunError, if it ended with one) that returns the answer: one of the choices, a
-        number, several, or a word.
+    choices: sentence -> when it is right: the answer's value; the end of the run (Stuck, Mismatch, RankFailed, or Run,
+        if it finishes); or a function of the Run (RunError) that returns whether it is.  Or a list of values.  If none
+        fits, the number nearest to the answer is right: by their ratio, where all are positive.
+    answer: a function of the Run (of the RunError, if it ended with one) that returns the answer: a number, several, or
+        a word.  None: what rank 0 returned.
     rank: the rank, or the ranks, to fill in; None: all.
     call: which of the run's calls "after" and "chunks" are about; -1: the last.
     answers: the prediction, without a widget: a row for each rank to fill in, as "0 1 2", a list or a tensor; or one
@@ -60,20 +63,17 @@ def predict(
     return prediction if answers is None else prediction.answer(answers)
 
 
-def ask(question: str, choices: Mapping[str, Any], was: Any) -> Prediction:
+def ask(question: str, choices: Mapping[str, Any] | Sequence[Any] | Callable, was: Any) -> Prediction:
     """Ask for a value that the notebook has computed: no ranks run.
 
-    choices: sentence -> the value for which it is right, or a function of the value that returns whether it is.
+    choices: as for predict(); a function gets the value.  Or min, max: the key of `was` that has the least, the most.
     was: the value, which is shown with the answer.
 
         ask("How many all_reduces?", {"four": [4, 4], "one, then four": [1, 4]}, was=counted)
     """
-
-    def fits(choice: Any) -> bool:
-        return choice(was) if callable(choice) else choice == was
-
-    right = next((words for words, choice in choices.items() if fits(choice)), None)
-    known = Choice(question, tuple(choices), lambda done: right, {}, {})
+    chosen = choices(was, key=was.get) if choices in (min, max) else was
+    tests = _by_words(list(was) if choices in (min, max) else choices)
+    known = Choice(question, tuple(tests), lambda done: _fitting(tests, chosen, lambda value: value), {}, {})
     return Prediction(known, lambda: Outcome(KnownResult(1, [was]), None, ""), "ask")
 
 
@@ -81,7 +81,9 @@ class KnownResult(Run):
     """A run without ranks: its result is a value that was known before."""
 
     def __repr__(self) -> str:
-        return f"It is {self.results[0]}."
+        (value,) = self.results
+        several = isinstance(value, dict)
+        return "\n".join(f"{key}: {item}" for key, item in value.items()) if several else f"It is {value}."
 
 
 def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> FillIn | Open | Choice:
@@ -100,25 +102,46 @@ def _question(fn, args, kwargs, ask, choices, answer, rank, call, because) -> Fi
         words = "How does it end?"
     if ask == "waits":
         return Open("Which ranks wait forever?  (their numbers, or none)", waiting_ranks)
-    if choices is None and answer is None:
+    if choices is None and answer is None and "?" not in (ask or ""):
         known = ", ".join(map(repr, QUESTIONS))
-        given = "Give answer=..., or choices={...}, or ask for one of"
+        given = "End a question of your own with a question mark, or ask for one of"
         raise ValueError(f"predict: {ask!r} has no answer. {given} {known}.")
     if choices is None:
-        return Open(words or "What is the answer?", answer)
-    if answer is None and not isinstance(choices, Mapping):
-        raise ValueError("predict: choices=[...] need answer=..., a function of the run that returns the right one.")
-    if unknown := [option for option in because if option not in choices]:
+        return Open(words or "What is the answer?", answer or _first_result)
+    tests = _by_words(choices)
+    if unknown := [option for option in because if option not in tests]:
         raise ValueError(f"predict: because={{...}} names {unknown[0]!r}, which is not one of the choices.")
-    tests = choices if isinstance(choices, Mapping) else {}
     ends = {option: test for option, test in tests.items() if isinstance(test, type)}
-    return Choice(words or "What happens?", tuple(choices), answer or _by_kind(choices), because, ends)
+    find = answer or _first_result
+    return Choice(words or "What happens?", tuple(tests), lambda done: _fitting(tests, done, find), because, ends)
 
 
-def _by_kind(choices: Mapping[str, Any]) -> Callable[[Run | RunError], str | None]:
-    """A function that finds the right choice: the first whose class the run's end has, or whose function is true."""
+def _first_result(end: Run | RunError) -> Any:
+    """Rank 0's result; None where the run did not finish."""
+    return end.results[0] if isinstance(end, Run) else None
 
-    def fits(test: Any, done: Run | RunError) -> bool:
-        return isinstance(done, test) if isinstance(test, type) else test(done)
 
-    return lambda done: next((words for words, test in choices.items() if fits(test, done)), None)
+def _by_words(choices: Mapping[str, Any] | Sequence[Any]) -> Mapping[str, Any]:
+    return choices if isinstance(choices, Mapping) else {str(choice): choice for choice in choices}
+
+
+def _fitting(tests: Mapping[str, Any], end: Any, answer: Callable[[Any], Any]) -> str | None:
+    """The first choice that fits, or else that with the number nearest to the answer; None if there is neither."""
+    value = None
+    for words, test in tests.items():
+        if callable(test):
+            fits = isinstance(end, test) if isinstance(test, type) else test(end)
+        else:
+            value = answer(end)
+            fits = type(value == test) is bool and value == test
+        if fits:
+            return words
+    numbers = {words: test for words, test in tests.items() if _is_number(test)}
+    if not (numbers and _is_number(value)):
+        return None
+    scale = math.log if min(value, *numbers.values()) > 0 else float
+    return min(numbers, key=lambda words: abs(scale(numbers[words]) - scale(value)))
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)

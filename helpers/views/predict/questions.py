@@ -173,7 +173,7 @@ class Choice:
     def pick(self, words: Any) -> str:
         """An option from a learner's text: its words, their beginning, or its number from 1."""
         words = str(words).strip()
-        if words.isdigit() and 1 <= int(words) <= len(self.options):
+        if words.isdigit() and words not in self.options and 1 <= int(words) <= len(self.options):
             return self.options[int(words) - 1]
         found = [option for option in self.options if words and option.casefold().startswith(words.casefold())]
         if words and len(found) != 1:
