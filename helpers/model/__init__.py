@@ -14,7 +14,7 @@ __all__ = lazy(
         ".by_schedule": "train_by",
         ".decoder": "batch book decode decoder encode initialise loss_of write",
         ".slow_link": "SlowLink",
-        ".training": "adam difference one_process sgd",
+        ".training": "adam difference flatten nbytes one_process sgd",
         ".ways": "Ways wrong_gradients",
     },
 )

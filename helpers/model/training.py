@@ -5,7 +5,7 @@ torch.optim does the same, but making its first optimizer imports torch._dynamo,
 
 import copy
 from dataclasses import dataclass
-from typing import Any, Callable, Mapping, Sequence
+from typing import Any, Callable, Iterable, Mapping, Sequence
 
 import torch
 import torch.nn as nn
@@ -53,6 +53,21 @@ class Training:
         steps = f"{len(self.losses)} step{'s' * (len(self.losses) != 1)}"
         return f"one process, {steps}, {len(self.parameters)} parameters; losses: {losses}"
 
+    def off(self, results: Sequence[Mapping[str, Any]], *kinds: str) -> float:
+        """The largest difference between this training and a job that keeps shards of each layer's flat tensor.
+
+        results: one per rank, with the losses of its part of each batch, and with what `kinds` names: "parameters",
+        "gradients" of the last step; layer -> shard.
+        """
+        losses = [sum(of_step) / len(results) for of_step in zip(*(result["losses"] for result in results))]
+        furthest = difference(losses, self.losses)
+        for kind, values in ("parameters", self.parameters), ("gradients", self.gradients[-1]):
+            for layer in dict.fromkeys(name.partition(".")[0] for name in values) if kind in kinds else ():
+                flat = torch.cat([t.flatten() for name, t in values.items() if name.partition(".")[0] == layer])
+                shards = torch.cat([result[kind][layer] for result in results])
+                furthest = max(furthest, difference(shards[: len(flat)], flat))  # zeros fill the last shard
+        return furthest
+
 
 def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable = sgd, **options: Any) -> Training:
     """Train a copy of the model in this process, one step per batch: the reference for every parallel run.
@@ -75,6 +90,21 @@ def one_process(model: nn.Module, batches: Sequence[Batch], optimizer: Callable 
     finally:
         torch.set_num_threads(threads)
     return Training(losses, gradients, {name: p.detach() for name, p in named.items()})
+
+
+def flatten(layer: nn.Module, n: int) -> torch.Tensor:
+    """A tensor of all the layer's parameters, end to end, which become views of it, and zeros up to a multiple of n."""
+    flat, at = torch.cat([p.detach().flatten() for p in layer.parameters()]), 0
+    flat = nn.functional.pad(flat, (0, -len(flat) % n))
+    for p in layer.parameters():
+        p.data = flat[at : at + p.numel()].view_as(p)
+        at += p.numel()
+    return flat
+
+
+def nbytes(tensors: Iterable[torch.Tensor]) -> int:
+    """The bytes of all these tensors together."""
+    return sum(t.nbytes for t in tensors)
 
 
 def difference(got: Any, want: Any, at: str = "") -> float:
