@@ -1,15 +1,19 @@
 """load_columns(file, name): a rank's columns of a matrix in a safetensors file, in few reads and few bytes.
 resume_shard(file, entries, saved_by, length): a rank's shard from the newest complete checkpoint of a job with other ranks.
+save_actions(n): what each rank does to save, so that a crash at any moment leaves a complete checkpoint or none.
 """
 
 import json
+from collections import deque
 from itertools import takewhile
+from typing import Any, Iterator, NamedTuple
 
 import torch
 from safetensors.torch import load, save
 
+from collectives.format import kind, name_ranks
 from collectives.log.text import text
-from helpers.exercise import ANY_VALUE, Budget, Case, File, Suspect, Task, content
+from helpers.exercise import ANY_VALUE, Budget, Case, File, Finding, Puzzle, Suspect, Task, content
 
 # --- columns --------------------------------------------------------------------------------
 
@@ -293,4 +297,165 @@ RESUME = Task(
         "nothing but zeros, of which there's nothing to read.",
     },
 )
-TASKS = (COLUMNS, RESUME)
+
+# --- saving ---------------------------------------------------------------------------------
+
+NAME_OF_SAVE = "save_actions"
+ACTIONS = "clear", "write", "sync", "barrier", "rename"
+MOST_ACTIONS, MOST_BARRIERS = 10, 2  # of a rank
+
+
+class Folder(NamedTuple):
+    """What is in a folder: parts by rank, which of them are on the disk, and whether a part of the killed job is left."""
+
+    parts: frozenset[int] = frozenset()
+    on_disk: frozenset[int] = frozenset()
+    leftover: bool = False
+
+
+class Moment(NamedTuple):
+    """Where a save is: how many of its actions each rank has done, and the two folders, None for one that isn't there."""
+
+    done: tuple[int, ...]
+    partial: Folder | None = Folder(leftover=True)
+    complete: Folder | None = None
+
+
+class Unsafe(Exception):
+    """A crash now would do harm, or a rank can't go on.  thought: the key of a thought."""
+
+    def __init__(self, words: str, thought: str) -> None:
+        super().__init__(words)
+        self.thought = thought
+
+
+def after(moment: Moment, rank: int, action: str) -> Moment:
+    """The moment after a rank's action.  Raises Unsafe for one that fails."""
+    done = tuple(count + (r == rank) for r, count in enumerate(moment.done))
+    partial, complete = moment.partial, moment.complete
+    if action == "clear":
+        partial = Folder()
+    elif action == "write":
+        if partial is None:
+            raise Unsafe(f"rank {rank} can't write: the folder has been renamed.", "renamed")
+        partial = partial._replace(parts=partial.parts | {rank}, on_disk=partial.on_disk - {rank})
+    elif action == "sync":
+        partial, complete = (
+            folder and folder._replace(on_disk=folder.on_disk | folder.parts & {rank}) for folder in (partial, complete)
+        )
+    elif action == "rename":
+        if partial is None or complete is not None:
+            raise Unsafe(f"rank {rank} can't rename the folder: it has been renamed already.", "renamed")
+        partial, complete = None, partial
+    return Moment(done, partial, complete)
+
+
+def next_moments(actions: list[list[str]], moment: Moment) -> Iterator[tuple[str, Moment]]:
+    """Every step that can come next, in words, and the moment after it."""
+    coming = [own[count] if count < len(own) else None for own, count in zip(actions, moment.done)]
+    if all(action == "barrier" for action in coming):
+        yield "all ranks: barrier", moment._replace(done=tuple(count + 1 for count in moment.done))
+    for rank, action in enumerate(coming):
+        if action not in (None, "barrier"):
+            yield f"rank {rank}: {action}", after(moment, rank, action)
+
+
+def check(moment: Moment, n: int) -> None:
+    """Raise Unsafe if a crash at this moment leaves a checkpoint that looks complete and isn't."""
+    folder = moment.complete
+    if folder is None:
+        return
+    everyone = set(range(n))
+    if missing := sorted(everyone - folder.parts):
+        raise Unsafe(f"the complete folder has no part of {name_ranks(missing)}.", "missing")
+    if lost := sorted(everyone - folder.on_disk):
+        raise Unsafe(f"in the complete folder, the numbers of {name_ranks(lost)} aren't on the disk yet.", "disk")
+    if folder.leftover:
+        raise Unsafe(f"the complete folder has a part of rank {n} of the job that crashed.", "leftover")
+
+
+def explore(actions: list[list[str]]) -> int:
+    """The number of moments that a save by these actions can pass.  Raises Unsafe, with the shortest way to it."""
+    n = len(actions)
+    begin = Moment((0,) * n)
+    ways, waiting = {begin: ()}, deque([begin])
+    while waiting:
+        moment = waiting.popleft()
+        steps = ways[moment]
+        try:
+            check(moment, n)
+            following = list(next_moments(actions, moment))
+            if not following:
+                stuck = [rank for rank, own in enumerate(actions) if moment.done[rank] < len(own)]
+                if stuck:
+                    raise Unsafe(f"{name_ranks(stuck)}: waiting in a barrier forever.", "barrier")
+                if moment.complete is None:
+                    raise Unsafe("all ranks are done, and no folder has been renamed.", "unnamed")
+        except Unsafe as problem:
+            way = "".join(f"\n  {step}" for step in steps) or " nothing"
+            raise Unsafe(f"After{way}\n{problem}", problem.thought) from None
+        for step, later in following:
+            if later not in ways:
+                ways[later] = (*steps, step)
+                waiting.append(later)
+    return len(ways)
+
+
+def actions_of(result: Any, n: int) -> list[list[str]]:
+    """What was returned, as actions of n ranks.  Raises Unsafe for anything else."""
+    if not isinstance(result, (list, tuple)) or not all(isinstance(own, (list, tuple)) for own in result):
+        words = f"It must return a list of lists, one for each rank, not {kind(result)}."
+        raise Unsafe(words, "nothing" if result is None else "shape")
+    if len(result) != n:
+        raise Unsafe(f"It must return {n} lists, one for each rank, not {len(result)}.", "shape")
+    for rank, own in enumerate(result):
+        if len(own) > MOST_ACTIONS:
+            raise Unsafe(f"Rank {rank} has {len(own)} actions; {MOST_ACTIONS} are enough.", "shape")
+        for action in own:
+            if not isinstance(action, str) or action not in ACTIONS:
+                raise Unsafe(f"Rank {rank} has an action {text(action)}; there are {', '.join(ACTIONS)}.", "shape")
+    return [list(own) for own in result]
+
+
+def verdict_on_save(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
+    (n,) = arguments
+    ranks = f"{n} rank{'s' * (n > 1)}"
+    try:
+        actions = actions_of(result, n)
+        explore(actions)
+    except Unsafe as problem:
+        words = f"{NAME_OF_SAVE} is wrong with {ranks}.\n{problem}"
+        return Finding("values", words=words, thought=SAVE_THOUGHTS[problem.thought])
+    most = max(own.count("barrier") for own in actions)
+    if not budget or most <= MOST_BARRIERS:
+        return None
+    words = f"{NAME_OF_SAVE} is right, but slow with {ranks}: {most} barriers, and {MOST_BARRIERS} are enough."
+    return Finding("budget", words=words, thought=SAVE_THOUGHTS["slow"])
+
+
+def praise_save(case: Case, arguments: tuple, result: Any) -> str:
+    (n,) = arguments
+    count = explore(actions_of(result, n))
+    return f"With {n} ranks, a save can be stopped at {count} moments, and none of them leaves half a checkpoint."
+
+
+SAVE_THOUGHTS = {
+    "nothing": "the function returns nothing. Printing a list doesn't return it.",
+    "shape": 'it returns a list of lists of text, such as [["write", "rename"], ["write"]] for 2 ranks.',
+    "missing": "was that part not written yet, or written and then cleared? A barrier makes every rank wait for the slowest.",
+    "disk": "when does a rank know that its part is on the disk, and when do all know it of all?",
+    "leftover": "the crashed job had one rank more. Who removes what it left, and what may no rank do before?",
+    "renamed": "one rank renames the folder, once, when no rank has anything left to do in it.",
+    "barrier": "a barrier waits for all ranks. How many barriers does each rank have?",
+    "unnamed": "a checkpoint counts once its folder has its final name. Who gives it that?",
+    "slow": "two things must not begin before all ranks are ready for them. Which?",
+}
+SAVE = Puzzle(
+    NAME_OF_SAVE,
+    tuple(Case(1, f"{n} rank{'s' * (n > 1)}", n) for n in (2, 3, 1, 4)),
+    lambda d: (d.case.size,),
+    verdict_on_save,
+    praise_save,
+    {"RankFailed": "try it by hand with the cell below, with 1 rank and with 4."},
+)
+TASKS = (COLUMNS, RESUME, SAVE)

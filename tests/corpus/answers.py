@@ -5158,6 +5158,78 @@ def padding_forgotten(file, entries, saved_by, length):
     return step, F.pad(shard, (0, size - len(shard)))
 
 
+# --- 17 save_actions ----------------------------------------------------------------------
+
+SAVE = "save_actions"
+
+
+def by_rank(n, every, rank_0=lambda own: own):
+    """What each rank does; rank 0 as this function changes it."""
+    return [rank_0(list(every)) if rank == 0 else list(every) for rank in range(n)]
+
+
+@right(SAVE)
+def cleared_by_rank_0(n):
+    return by_rank(n, ["barrier", "write", "sync", "barrier"], lambda own: ["clear", *own, "rename"])
+
+
+@right(SAVE)
+def cleared_and_renamed_by_the_last(n):
+    actions = [("barrier", "write", "sync", "barrier") for _ in range(n)]
+    actions[-1] = ("clear", *actions[-1], "rename")
+    return actions
+
+
+@wrong(SAVE, "a part of rank 2 of the job that crashed")
+def leftovers_kept(n):
+    return by_rank(n, ["write", "sync", "barrier"], lambda own: [*own, "rename"])
+
+
+@wrong(SAVE, "rank 1: clear(.|\n)*no part of rank 0")
+def cleared_by_every_rank(n):
+    return by_rank(n, ["clear", "write", "sync", "barrier"], lambda own: [*own, "rename"])
+
+
+@wrong(SAVE, "not written yet, or written and then cleared")
+def renamed_without_a_barrier(n):
+    return by_rank(n, ["barrier", "write", "sync"], lambda own: ["clear", *own, "rename"])
+
+
+@wrong(SAVE, "aren't on the disk yet")
+def never_synced(n):
+    return by_rank(n, ["barrier", "write", "barrier"], lambda own: ["clear", *own, "rename"])
+
+
+@wrong(SAVE, "numbers of rank 1 aren't on the disk yet")
+def synced_after_the_barrier(n):
+    return by_rank(n, ["barrier", "write", "barrier", "sync"], lambda own: ["clear", *own, "rename"])
+
+
+@wrong(SAVE, "renamed already")
+def renamed_by_every_rank(n):
+    return by_rank(n, ["barrier", "write", "sync", "barrier", "rename"], lambda own: ["clear", *own])
+
+
+@wrong(SAVE, "rank 1: waiting in a barrier forever")
+def one_barrier_more(n):
+    return by_rank(n, ["barrier", "write", "sync", "barrier", "barrier"], lambda own: ["clear", *own[:-1], "rename"])
+
+
+@wrong(SAVE, "Who gives it that")
+def never_renamed(n):
+    return by_rank(n, ["barrier", "write", "sync", "barrier"], lambda own: ["clear", *own])
+
+
+@wrong(SAVE, "3 barriers, and 2 are enough")
+def a_barrier_after_each_action(n):
+    return by_rank(n, ["barrier", "write", "sync", "barrier", "barrier"], lambda own: ["clear", *own, "rename"])
+
+
+@wrong(SAVE, "one for each rank, not a")
+def one_list_for_all(n):
+    return ["clear", "write", "sync", "rename"]
+
+
 # --- 15 dispatch_by_node ------------------------------------------------------------------
 
 BY_NODE = "dispatch_by_node"
