@@ -34,13 +34,13 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once
 	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
-test: check ## test the packages, validate a fifth of the notebooks (make test-all: all of them)
+test: check ## test the packages, validate a fifth of the notebooks
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
-test-all: check ## the same, every notebook and the long tests too
+test-all: check ## the same and the long tests; of many alike, and of the notebooks, some by turns
 	$(PYTEST) -m "not nightly" $(ARGS) $(OR_ALONE)
 
-test-nightly: check ## every test there is: all of those alike, of which test-all takes some
+test-nightly: check ## every test there is, and every notebook
 	$(PYTEST) -m "" $(ARGS) $(OR_ALONE)
 
 test-gpu: check ## the recorder on this machine's GPUs (needs the CUDA build of torch: make lab TORCH_INDEX=)

@@ -4,10 +4,12 @@ import os
 import subprocess
 import sys
 import textwrap
+from pathlib import Path
 
 import pytest
 
-from tests import ROOT
+from tests import ROOT, areas
+from tests.sampling import in_turn
 
 # Where little is left to do, no worker should begin with one of these; pytest-xdist hands files out in this order.
 LONGEST = (
@@ -17,8 +19,8 @@ LONGEST = (
 )  # fmt: skip
 
 
-# Notebooks whose stored outputs `make test` compares; `make test-all` compares all. tests/test_exercises.py judges
-# answers to every exercise.
+# Notebooks whose stored outputs `make test` compares. `make test-all` compares a third of the others, by turns, and what
+# has changed; the night all. tests/test_exercises.py judges answers to every exercise.
 QUICK = {
     "notebooks": (
         "00_start_here", "05_many_to_many", "09_algorithms", "21_prices_and_a_plan", "your_tools",
@@ -27,11 +29,19 @@ QUICK = {
 }  # fmt: skip
 
 
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
+    chosen = {Path(one.partition("::")[0]).resolve() for one in config.args} | set(map(ROOT.joinpath, changed()))
     for item in items:
         if item.path.suffix == ".ipynb" and item.path.stem not in QUICK[item.path.parent.name]:
-            item.add_marker(pytest.mark.slow)
+            due = in_turn(sorted(item.path.parent.glob("*.ipynb")).index(item.path)) or item.path in chosen
+            item.add_marker(pytest.mark.slow if due else pytest.mark.nightly)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
+
+
+def changed() -> set[str]:
+    """The tests that changes need by rows of tests/areas.py, whatever else they need."""
+    files = areas.changed(os.environ.get("CI_BASE") or areas.fork()) or ()
+    return {test for file in files for test in areas.needed([file]) or ()}
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -1,6 +1,11 @@
-"""Which of many alike each run takes: always the same ones, so that a run can be repeated."""
+"""Which of many alike each run takes: those of the commit that is checked out, so that a run can be repeated."""
+
+import subprocess
+from functools import cache
 
 import pytest
+
+from . import ROOT
 
 
 def when(always: bool, each_push: bool = False):
@@ -8,14 +13,31 @@ def when(always: bool, each_push: bool = False):
     return () if always else pytest.mark.slow if each_push else pytest.mark.nightly
 
 
+def by_turns(k: int, of: int = 3):
+    """The marks of the k-th of many alike of which each push tests some, and the night all."""
+    return when(False, in_turn(k, of))
+
+
+def in_turn(k: int, of: int = 3) -> bool:
+    """Whether the k-th of many alike is tested at this commit: each is at one of `of` commits in a row."""
+    return (k + commits()) % of == 0
+
+
+@cache
+def commits() -> int:
+    """How many commits lead to the one that is checked out; 0 outside of a repository."""
+    command = ["git", "rev-list", "--count", "HEAD"]
+    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout or 0)
+
+
 def slow(*values) -> list:
     """Values of a parameter that `make test` leaves out."""
     return [pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
-def is_quick(config) -> bool:
-    """Whether this is `make test`, which leaves out what is slow."""
-    return "not slow" in config.option.markexpr
+def is_night(config) -> bool:
+    """Whether this is `make test-nightly`, which leaves nothing out."""
+    return "not nightly" not in config.option.markexpr
 
 
 def spread(**axes):

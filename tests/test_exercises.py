@@ -38,7 +38,7 @@ from tests.corpus import (  # noqa: F401 (four add to practice)
 )
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
 from tests.kernels import SETUP, kernels
-from tests.sampling import is_quick, spread, when
+from tests.sampling import in_turn, is_night, spread, when
 from tools import release
 
 QUICK_SIZES = (3, 8, 1)
@@ -62,17 +62,16 @@ def patient(monkeypatch):
 
 @pytest.fixture
 def few_sizes(monkeypatch, request):
-    """`make test` tries right answers at three world sizes, the smallest last as a learner's check does."""
-    if is_quick(request.config):
+    """Right answers that run by themselves are tried at three world sizes by day, the smallest last as in a check."""
+    if not is_night(request.config):
         monkeypatch.setattr(check_cells, "WORLD_SIZES", tuple(n for n in WORLD_SIZES if n in QUICK_SIZES))
 
 
 def cases(table, answer_of):
-    """Each task's first answer by `make test`, every eighth at each push, and then half of those to the short tasks.
+    """Each task's first answer by `make test`, an eighth of the others by turns at each push, all at night.
 
-    Nobody else judges the short ones; of the others the sandbox judges an eighth (test_score.py) and each task's
-    first answers too: both go through the same judge. At night each judges all of its own. A short task's own answer,
-    the one folded in its chapter, is judged below. Of every third chapter's short tasks, `make test` takes the first.
+    Of every third chapter's short tasks, `make test` takes the first; a short task's own answer, the one folded in its
+    chapter, is judged below. The sandbox judges others (test_score.py): both go through the same judge.
     """
     later = {task.name for tasks in PRACTICE.values() for task in tasks} - set(QUICK_PRACTICE)
     return [
@@ -81,7 +80,7 @@ def cases(table, answer_of):
             entry,
             marks=when(
                 k == 0 and not (table is RIGHT and name in practice.RIGHT) and name not in later,
-                k % (2 if name in practice.RIGHT else 8) == 0,
+                k == 0 or in_turn(k, 8),
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )
@@ -420,6 +419,7 @@ def test_a_budget_is_not_checked_of_an_answer_that_is_wrong():
         check_budget(answer)
 
 
+@pytest.mark.slow
 @pytest.mark.slow
 def test_an_answer_that_is_only_slow_is_told_so(monkeypatch):
     monkeypatch.setattr("helpers.exercise.check_cells.TIMEOUT_SECONDS", 5.0)

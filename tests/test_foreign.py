@@ -2,15 +2,12 @@
 
 import pytest
 
+from tests.sampling import by_turns
+
 from .foreign.compare import PROGRAMS, differences
 
-AT_EACH_PUSH = ("own_helpers/train", "fails", "titan")
 
-
-@pytest.mark.parametrize(
-    "name",
-    [pytest.param(n, marks=pytest.mark.slow if n in AT_EACH_PUSH else pytest.mark.nightly) for n in PROGRAMS],
-)
+@pytest.mark.parametrize("name", [pytest.param(n, marks=by_turns(k, 12)) for k, n in enumerate(PROGRAMS)])
 def test_a_foreign_program_runs_as_without_the_recorder(name, tmp_path):
     if lacks := PROGRAMS[name].lacks:
         pytest.skip(f"{lacks} is not installed")

@@ -18,10 +18,10 @@ from helpers.exercise.feedback import explain
 from helpers.exercise.judgment import judge
 from helpers.exercise.task import Attempt, Task
 from helpers.exercise.tasks import TASKS
-from tests.sampling import when
+from tests.sampling import by_turns, in_turn, when
 
 SOME = [
-    pytest.param(name, marks=when(k % 6 == 0, each_push=k % 2 == 0))
+    pytest.param(name, marks=when(k % 6 == 0, each_push=in_turn(k, 6)))
     for k, name in enumerate(name for name, task in TASKS.items() if isinstance(task, Task))
 ]
 OVERFLOWS = [  # shapes of no number, whose strides or storage torch cannot hold
@@ -228,10 +228,7 @@ def test_whatever_a_rank_sends_there_is_a_verdict(name):
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param("distributed_mean", marks=pytest.mark.slow),
-        *(pytest.param(name, marks=pytest.mark.nightly) for name in ("average_in_buckets", "load_columns")),
-    ],
+    [pytest.param(name, marks=by_turns(k)) for k, name in enumerate(("distributed_mean", "average_in_buckets", "load_columns"))],
 )
 def test_whatever_a_rank_sends_ten_thousand_times_there_is_a_verdict(name):
     case = next(case for case in TASKS[name].cases if case.world_size == 1)

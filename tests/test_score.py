@@ -27,7 +27,7 @@ from tests.corpus import answers, incidents, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
-from tests.sampling import when
+from tests.sampling import in_turn, when
 from tools import release
 
 try:
@@ -40,7 +40,7 @@ except walls.Unavailable as why:
 QUICK = {
     "object that equals everything", "patched grader", "os._exit", "looks for solutions", "kills its parent",
     "fork bomb", "files in /tmp", "other processes' memory", "result that unpickles into code", "two results",
-    "too few bytes", "all_reduce in disguise",
+    "too few bytes", "all_reduce in disguise", "sockets with abstract names",
 }  # fmt: skip
 # Nothing but time ends these; whatever the limit is, they come to it.
 ENDED_BY_TIME = {
@@ -86,9 +86,10 @@ def notebook(source, exercise=MEAN):
 
 
 def marked(entries):
-    """Twelve by `make test`, a quarter at each push; all at night, and by .ci/run when the grader changes."""
+    """Thirteen by `make test`, a sixth of the others by turns at each push; all at night, and when the grader changes."""
     return [
-        pytest.param(name, marks=when(name in QUICK, each_push=k % 4 == 0), id=name) for k, name in enumerate(entries)
+        pytest.param(name, marks=when(name in QUICK, each_push=in_turn(k, 6)), id=name)
+        for k, name in enumerate(entries)
     ]
 
 
@@ -147,7 +148,7 @@ def test_a_sandbox_of_which_a_process_is_left_over_does_not_keep_grading_waiting
     program.write_text(f"#!/bin/sh\necho 'bwrap: no uid map' >&2\nsleep 600 &\necho $! > {tmp_path}/left\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}{os.pathsep}{os.environ['PATH']}")
-    monkeypatch.setattr(walls, "TRIAL_SECONDS", 10.0)
+    monkeypatch.setattr(walls, "TRIAL_SECONDS", 3.0)
     try:
         with pytest.raises(walls.Unavailable, match=r"does not hold here \(bwrap: no uid map\)"):
             walls.check()
@@ -209,16 +210,16 @@ def test_these_cheats_would_work_without_walls():
 
 
 def every(table, answer_of):
-    """The first answer to every sixth exercise's first task; at each push those to all tasks, and an eighth of the others."""
+    """The first answer to every sixth exercise's first task; at each push a third of the first answers, and a few others."""
     first = {tasks[0].name for tasks in list(EXERCISES.values())[::6]}
     return [
         pytest.param(
             name,
             entry,
-            marks=when(k == 0 and name in first, k == 0 or k % 8 == 2),
+            marks=when(k == 0 and name in first, in_turn(k + at, 24 if k else 3)),
             id=f"{name}-{answer_of(entry).__name__}",
         )
-        for name, entries in table.items()
+        for at, (name, entries) in enumerate(table.items())
         for k, entry in enumerate(entries)
     ]
 
@@ -253,8 +254,8 @@ REPEATING_ROWS = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=when(name in QUICK_ROWS, each_push=name not in REPEATING_ROWS), id=name)
-        for name in GRADED
+        pytest.param(name, marks=when(name in QUICK_ROWS, name not in REPEATING_ROWS and in_turn(k)), id=name)
+        for k, name in enumerate(GRADED)
     ],
 )
 def test_an_answer_gets_what_it_is_worth(name, sandboxes, patient):

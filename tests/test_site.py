@@ -15,6 +15,7 @@ from PIL import Image
 
 from collectives.draw.canvas import PALETTE, ink_on
 from tests import ROOT
+from tests.sampling import in_turn, is_night
 from tests.website import Page
 from tools.notebooks import stored_picture
 from tools.site.runnable_cells import CHECK
@@ -132,9 +133,10 @@ def test_no_picture_is_heavy(site):
     assert len(files) > 450 and max(file.stat().st_size for file in files) <= 60_000
 
 
-def test_in_dark_pictures_ranks_keep_their_colours_and_paper_and_ink_change_places(site):
-    for path in ROOT.glob("notebooks/*.ipynb"):
-        for png in pictures(path):
+def test_in_dark_pictures_ranks_keep_their_colours_and_paper_and_ink_change_places(site, request):
+    """Of a fourth of the notebooks by turns, and of all at night."""
+    for k, path in enumerate(sorted(ROOT.glob("notebooks/*.ipynb"))):
+        for png in pictures(path) if is_night(request.config) or in_turn(k, 4) else ():
             light, dark = shown(site, png, "light")[1], shown(site, png, "dark")[1]
             assert light.shape == dark.shape
             white = (light == 255).all(axis=-1)

@@ -28,7 +28,7 @@ from helpers.trainer.meshes import (
     resume,
 )
 from helpers.trainer.swap import TRAINER
-from tests.sampling import spread, when
+from tests.sampling import by_turns, spread, when
 
 sys.path.append(str(TRAINER))
 FILES = sorted(TRAINER.glob("*.py"))
@@ -198,7 +198,7 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize(
-    "ranks, options", [pytest.param(*command, marks=when(False, k % 4 == 1)) for k, command in enumerate(COMMANDS)]
+    "ranks, options", [pytest.param(*command, marks=by_turns(k, 6)) for k, command in enumerate(COMMANDS)]
 )
 def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
     outputs = []
