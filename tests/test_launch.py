@@ -113,8 +113,8 @@ def every_new_rank(strike):
 @pytest.mark.parametrize(
     "sizes",
     [
-        pytest.param(sizes, marks=when(False, each_push=sizes == (128, 256)))
-        for sizes in [(180, 180), (128, 256), (256, 256, 256)]
+        pytest.param(sizes, marks=when(False, each_push=sizes == (64, 128)))
+        for sizes in [(64, 128), (180, 180), (128, 256), (256, 256, 256)]
     ],
 )
 def test_hundreds_of_ranks_again_and_again(sizes, tmp_path):
@@ -124,7 +124,7 @@ def test_hundreds_of_ranks_again_and_again(sizes, tmp_path):
 
 @pytest.mark.parametrize(
     "times, n",
-    [pytest.param(k, n, marks=when(False, each_push=n == 32)) for k, n in ((2, 32), (2, 64), (2, 128), (8, 256))],
+    [pytest.param(k, n, marks=when(False, each_push=n == 32)) for k, n in ((1, 32), (2, 64), (2, 128), (8, 256))],
 )
 def test_many_ranks_after_interrupts_at_any_moment(times, n, tmp_path):
     code = f"""
