@@ -14,7 +14,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_077
+MOST_OF_SPINE = 2_091
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_884,
@@ -23,14 +23,14 @@ CEILINGS = {
     "collectives/cost": 1_489,
     "collectives/draw": 1_760,
     "collectives/figures": 674,
-    "collectives/judge": 3_461,
-    "collectives/launch": 2_628,
-    "collectives/log": 1_602,
+    "collectives/judge": 3_496,
+    "collectives/launch": 2_733,
+    "collectives/log": 1_620,
     "collectives/machines": 940,
-    "collectives/outcome": 249,
+    "collectives/outcome": 252,
     "collectives/planner": 1_889,
     "collectives/pretend": 3_683,
-    "collectives/rank": 2_951,
+    "collectives/rank": 2_957,
     "collectives/remote": 1_319,
     "collectives/same": 2_773,
     "collectives/train": 2_212,

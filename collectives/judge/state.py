@@ -60,7 +60,7 @@ class State:
     def lost(self, rank: int, at: float | None = None) -> None:
         """Record that a rank's connection has ended. at: its time.monotonic(); by default now."""
         self._lost.setdefault(rank, time.monotonic() if at is None else at)
-        if rank in self.dead:
+        if rank in self.ended_early:
             self._left_in_call(rank)
 
     def exited(self, rank: int, status: int | str | None, last_words: str = "") -> None:
@@ -69,6 +69,9 @@ class State:
         status: an exit code, or minus a signal number; or how it ended, in words. None: not known yet.
         """
         self._exits[rank] = status, last_words
+
+    def note_stop(self, rank: int, number: int) -> None:
+        """Process a signal that stopped a rank's process. By itself, that isn't the end of anything."""
 
     def found_sender(self, event: Event, src: int) -> None:
         """Set the source of a recv from anyone."""
@@ -303,9 +306,19 @@ class State:
         return frozenset(self._lost)
 
     @property
-    def dead(self) -> set[int]:
+    def ended_early(self) -> set[int]:
         """Ranks that ended without having returned or failed."""
         return self._lost.keys() - self._returned - self._failures.keys()
+
+    @property
+    def dead(self) -> set[int]:
+        """Ranks whose end is a reason for a verdict."""
+        return self.ended_early
+
+    @property
+    def losses(self) -> Mapping[int, str]:
+        """The ranks that are lost and not waited for, each with how: 'was killed by SIGKILL'. See launch/lost.py."""
+        return {}
 
     @property
     def exits(self) -> Mapping[int, int | str | None]:

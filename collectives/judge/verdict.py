@@ -252,11 +252,14 @@ class Died(Halt):
 
     status: an exit code, or minus a signal number; or how it ended, in words; None: it lives on, unreachable.
     last_words: the end of its standard error.  began: whether it had begun to run the function.
+    may_lose, losses: how many ranks may be lost, and those that are.
     """
 
     status: int | str | None
     last_words: str
     began: bool
+    may_lose: int = 0
+    losses: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

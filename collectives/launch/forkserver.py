@@ -89,6 +89,8 @@ class ForkServer:
                     self.up = True
                 case wire.Exited(group, rank, status) if workers := self._groups.get(group):
                     workers.exits[rank] = status
+                case wire.Halted(group, rank, number) if workers := self._groups.get(group):
+                    workers.halted[rank] = number
                 case wire.Refused(group, rank, errno) if workers := self._groups.get(group):
                     workers.refused = rank, errno
 

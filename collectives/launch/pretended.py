@@ -29,11 +29,12 @@ def run(
     backend: str | None = None,
     device: str | None = None,
     fresh: bool = False,
+    may_lose: int = 0,
     **kwargs: Any,
 ) -> Run:
     """Do as `collectives.run`, where there are no processes. Each rank has its own copy of `fn` and of all it uses.
 
-    timeout, whole, record, fresh: accepted, and without effect.  Raises what `collectives.run` raises, and ValueError
+    timeout, whole, record, fresh, may_lose: accepted, and without effect.  Raises what `collectives.run` raises, and ValueError
     for what only real ranks have.
     """
     try:

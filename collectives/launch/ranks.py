@@ -48,6 +48,7 @@ class Workers(Protocol):
     hosts: how many computers they are on.
     wakeup: a descriptor, readable when a rank has something to report that the session waits for.
     exits: by rank, the exit status as from os.waitstatus_to_exitcode, or a sentence's predicate ("was lost with ...").
+    halted: by rank, the signal that stopped it, such as SIGSTOP, on this machine.
     refused: (rank, errno) of the first rank for which the system gave no process, or None.
     """
 
@@ -59,6 +60,7 @@ class Workers(Protocol):
     err: list[Output]
     wakeup: int
     exits: dict[int, int | str]
+    halted: dict[int, int]
     refused: tuple[int, int] | None
 
     @property

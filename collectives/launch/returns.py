@@ -1,6 +1,6 @@
 """The results of a run's ranks, and the bytes that their sockets carried."""
 
-from typing import Any
+from typing import Any, Collection
 
 from ..log.messages import Returned
 from .pickling import unpack
@@ -23,10 +23,9 @@ class Returns:
             self._results[rank] = message.result
             self._traffic.append(message.traffic)
 
-    @property
-    def all_in(self) -> bool:
-        """Whether every rank has returned."""
-        return len(self._results) == self._n
+    def all_in(self, losses: Collection[int]) -> bool:
+        """Whether every rank has returned, except lost ones."""
+        return len(self._results.keys() | losses) == self._n
 
     @property
     def all_arrived(self) -> bool:
@@ -37,9 +36,9 @@ class Returns:
         """Discard the counts; newer ones follow."""
         self._moved.clear()
 
-    def all_counted(self, lost: frozenset[int]) -> bool:
+    def all_counted(self, losses: Collection[int]) -> bool:
         """Whether every rank has counted, except lost ones."""
-        return len(self._moved.keys() | lost) == self._n
+        return len(self._moved.keys() | losses) == self._n
 
     @property
     def bytes(self) -> tuple[list[int | None], list[int | None]]:

@@ -17,6 +17,7 @@ from ..outcome.run import Run
 from ..rank import torch_private
 from .arguments import check_arguments
 from .conversation import Interrupts
+from .lost import check_may_lose
 from .pickling import pack_call
 from .pool import FreshRanks, LocalRanks, wait_for_successors
 from .ranks import Ranks
@@ -40,6 +41,7 @@ def run(
     backend: str | None = None,
     device: str | None = None,
     fresh: bool = False,
+    may_lose: int = 0,
     **kwargs: Any,
 ) -> Run:
     """Runs `fn(*args, **kwargs)` on every rank of a new process group.
@@ -59,12 +61,14 @@ def run(
         does: so it finds hangs, but to time overlapping calls, use record=False.
     fresh: start each rank as a Python of its own, as torchrun does.  By default they are forked from one process, in
         milliseconds, and so iterate over a set of strings in one order; fresh ones may do so in different orders.
+    may_lose: number of ranks that may die, or be stopped by a signal, while the others go on to their end. The Run's
+        `losses` name them; they have returned None.
 
     Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
     ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
     that cannot work, before any process starts.
     """
-    settings = Settings(world_size, timeout, check, whole, record, backend or usual[0], device or usual[1])
+    settings = Settings(world_size, timeout, check, whole, record, backend or usual[0], device or usual[1], may_lose)
     return run_on(FreshRanks() if fresh and where is LocalRanks else where(), settings, fn, args, kwargs)
 
 
@@ -78,6 +82,7 @@ def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple
     try:
         check_not_inside_a_rank()
         check_arguments(fn, settings.world_size, settings.timeout, MAX_RANKS, "each rank is a process")
+        check_may_lose(settings.may_lose, settings.world_size)
         payload, context = pack_call(fn, args, kwargs), ProcessContext.here()
     except (TypeError, ValueError) as error:
         raise message_only(error)

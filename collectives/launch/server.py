@@ -26,8 +26,8 @@ from .warmup import import_modules, preload
 class Forker:
     """The fork server: forks ranks on request.
 
-    Requests and replies are messages of launch/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited
-    and Refused, no reply about a group that was killed.
+    Requests and replies are messages of launch/wire.py: Fork, Kill, DumpStacks and Preload; Up, Exited,
+    Halted and Refused, no reply about a group that was killed.
 
     A reply for which the socket has no room waits in a queue, which the number of ranks bounds. If a
     blocking call sent it while the kernel sends requests, each could wait for the other to read.
@@ -128,18 +128,16 @@ class Forker:
         self._living[pid] = (run, spec.rank)
 
     def _reap(self) -> None:
-        while True:
-            try:
-                pid, status = os.waitpid(-1, os.WNOHANG)
-            except ChildProcessError:
-                break
-            if pid == 0:
-                break
-            if pid in self._living:
-                run, number = self._living.pop(pid)
-                _kill(pid, os.killpg)  # processes that the rank started and left running
-                if run not in self._killed:
-                    self._reply(wire.Exited(run, number, os.waitstatus_to_exitcode(status)))
+        with suppress(ChildProcessError):
+            while (change := os.waitpid(-1, os.WNOHANG | os.WUNTRACED)) != (0, 0):
+                pid, status = change
+                if pid in self._living and os.WIFSTOPPED(status):
+                    self._reply(wire.Halted(*self._living[pid], os.WSTOPSIG(status)))
+                elif pid in self._living:
+                    run, number = self._living.pop(pid)
+                    _kill(pid, os.killpg)  # processes that the rank started and left running
+                    if run not in self._killed:
+                        self._reply(wire.Exited(run, number, os.waitstatus_to_exitcode(status)))
         self._settle()
 
     def _kill(self, run: int) -> None:

@@ -8,7 +8,6 @@ from functools import partial
 from typing import Callable, Hashable, Mapping, NamedTuple
 
 from ..frontend import StatusLine, has_viewer
-from ..judge.monitor import Monitor
 from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
 from ..log.messages import Returned
@@ -16,6 +15,7 @@ from ..outcome.errors import error
 from ..outcome.run import Run
 from ..rank.callers import last_place, with_text
 from .conversation import Conversation, Interrupts, seldom_collected
+from .lost import judge
 from .pool import discard, in_background, replace
 from .ranks import Ranks, Server, Workers
 from .returns import Returns
@@ -42,6 +42,7 @@ class Settings(NamedTuple):
     record: bool
     backend: str | None = None
     device: str | None = None
+    may_lose: int = 0
     computing: float = 0.0  # see Session._gets_longer
 
 
@@ -80,7 +81,7 @@ class Session:
         self._handed_out_at = self._looked_at = 0.0  # likewise
         self._computed: Mapping[Hashable, float] = {}  # seconds of processor time by process, at the last look
         self._computed_before: Mapping[Hashable, float] = {}  # the same as the job was handed out
-        self._monitor = Monitor(self._n, settings.check, functools.cache(with_text))
+        self._monitor = judge(settings.may_lose, self._n, settings.check, functools.cache(with_text))
         self._ready: set[int] = set()
         self._handed_out = False
         self._returns = Returns(self._n)
@@ -141,14 +142,14 @@ class Session:
         return None
 
     def _running(self) -> Phase | None:
-        return self._listen(lambda: self._returns.all_in, then=self._counting)
+        return self._listen(lambda: self._returns.all_in(self._monitor.losses), then=self._counting)
 
     def _counting(self) -> Phase | None:
         if self._returns.all_arrived:
             return None
         self._returns.count_again()
         self._talk.tell(Recount())
-        return self._listen(lambda: self._returns.all_counted(self._monitor.cut_off), then=None)
+        return self._listen(lambda: self._returns.all_counted(self._monitor.cut_off | self._monitor.losses.keys()), then=None)
 
     def _listen(self, done: Callable[[], bool], then: Phase | None) -> Phase | None:
         """Process messages until it is done or the time is up. Return the next phase."""
@@ -184,7 +185,7 @@ class Session:
         while not self._has_located() or self._monitor.in_trouble:  # in trouble: a verdict is about to come
             if not self._hear() or self._is_judged(late=True):
                 return None
-            if self._returns.all_in:
+            if self._returns.all_in(self._monitor.losses):
                 return self._counting
         longer = self._looked_at - self._handed_out_at  # 0: it was not needed
         seconds = max(self._settings.timeout, float(round(longer)))
@@ -276,7 +277,9 @@ class Session:
 
     def _tell_ends(self) -> None:
         """Pass on the exit status and the stderr of processes that ended without a report."""
-        for rank in self._monitor.dead:
+        for rank, number in self._workers.halted.items():
+            self._monitor.note_stop(rank, number)
+        for rank in self._monitor.ended_early:
             self._monitor.exited(rank, self._workers.exits.get(rank), str(self._workers.err[rank]))
 
     def _lost(self) -> None:
@@ -318,8 +321,8 @@ class Session:
             for line in text.splitlines():
                 print(f"[{rank}] {line}")
         results, unreadable = self._returns.unpack()
-        bytes_, name = self._returns.bytes, self._name
-        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *bytes_, name, self._unix)
+        bytes_, name, losses = self._returns.bytes, self._name, self._monitor.losses
+        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *bytes_, name, self._unix, losses)
         verdict = self._verdict
         if interrupted:
             verdict = Interruption(world_size=self._n, standing=self._monitor.standing, began=self._handed_out)

@@ -141,6 +141,14 @@ class Exited(NamedTuple):
     status: int  # as from os.waitstatus_to_exitcode
 
 
+class Halted(NamedTuple):
+    """A rank's process was stopped by a signal, which nothing but another can undo."""
+
+    group: int
+    rank: int
+    signal: int
+
+
 class Refused(NamedTuple):
     """The system gave no process for a rank."""
 
@@ -149,7 +157,7 @@ class Refused(NamedTuple):
     errno: int
 
 
-Command = Ready | Counted | Job | Recount | Fork | Kill | DumpStacks | Preload | Up | Exited | Refused
+Command = Ready | Counted | Job | Recount | Fork | Kill | DumpStacks | Preload | Up | Exited | Halted | Refused
 Message = Union[log.Message, Command]
 MESSAGES: tuple[type, ...] = get_args(Message)
 _CODES = {kind: code for code, kind in enumerate(MESSAGES)}  # shorter on the wire than a class's name

@@ -71,6 +71,7 @@ class WorkerGroup(ABC):
         self.out: list[Output] = []
         self.err: list[Output] = []
         self.exits: dict[int, int | str] = {}
+        self.halted: dict[int, int] = {}
         self.refused: tuple[int, int] | None = None
         self.born = time.perf_counter()
         self.hosts = len({spec.place.environ.get("GROUP_RANK") for spec in specs})

@@ -135,6 +135,7 @@ class Event:
     discarded: str | None = None  # the expression that made its output, if nothing holds that: "x.contiguous()"
     non_finite: bool = False  # whether its input has a NaN or an infinity, if that is checked
     in_thread: bool = False  # whether a Python thread other than the main one made it
+    cut_short: bool = False  # whether its rank was lost before it was complete
 
     def __reduce__(self):
         """Numbers and strings alone: each name of a class or a field would cost as much as ten of them."""

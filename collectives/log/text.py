@@ -4,13 +4,14 @@ For screen readers, for diffs, for nbval, and for whoever reads faster than they
 same events always give the same text: no times, no addresses.
 """
 
-from typing import Iterable
+from typing import Iterable, Mapping
 
 from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
 from .event import Event, Line, Value
 from .transfers import delivered
 
+ENDED = ("lost", "failed")  # a call's states that nobody waits in
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
 
 
@@ -89,7 +90,7 @@ def before_text(e: Event) -> str:
 
 def after_text(e: Event) -> str:
     if e.end is None and e.issued is None:
-        return "(never completed)"
+        return f"({words})" if (words := status(e)) in ENDED else "(never completed)"
     if e.captured:
         return "(captured)"
     if e.end is None:
@@ -106,7 +107,11 @@ def status(e: Event) -> str:
     """The state of a rank whose call has not finished; '' if it has."""
     if e.end is not None and (e.waited or not e.async_op) or e.issued is not None:
         return ""
-    return "not waited for" if e.async_op and e.waiting is None else "still waiting"
+    if e.cut_short:
+        return "lost"
+    if e.async_op and e.waiting is None:
+        return "not waited for"
+    return "failed" if e.abandoned and e.waiting is not None else "still waiting"  # a wait that raised, and was caught
 
 
 def peer_status(e: Event) -> str:
@@ -167,6 +172,18 @@ def all_discarded(events: Iterable[Event]) -> list[str]:
             fix = "give it a name, y, before the call; then use y, or copy it back with copy_(y)."
             told.append(f"{call} {expression}, a copy that nothing keeps, so it is lost: {fix}")
     return told
+
+
+def loss_notes(losses: Mapping[int, str], events: list[list[Event]]) -> list[str]:
+    """A sentence for each rank that was lost, with its last call.  losses: by rank, how: 'was killed by SIGKILL'."""
+    sentences = []
+    for rank, how in sorted(losses.items()):
+        moment = "before its first call"
+        if last := next(reversed(events[rank]), None):
+            line = f" ({source(last.line)})" * bool(last.line)
+            moment = f"{'in' if last.end is None else 'after'} {last.op} #{last.index + 1}{line}"
+        sentences.append(f"Rank {rank} {how} {moment}.")
+    return sentences
 
 
 def drop_note(send: Event, more: int = 0) -> str:

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any
+from typing import Any, Mapping
 
 import torch
 
@@ -11,7 +11,7 @@ from ..frontend import show
 from ..judge.diagnose import may_be_lost
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
-from ..log.text import all_discarded, all_dropped, block_table
+from ..log.text import all_discarded, all_dropped, block_table, loss_notes
 from ..log.transfers import steps_of
 
 SHOWN_BLOCKS = 3  # of a run that is abridged on display
@@ -34,6 +34,7 @@ class Run:
     received: list[int | None] = field(default_factory=list)
     name: str = "fn"  # of the function that ran
     began: float = 0.0  # second 0 of its events' times, as Unix time; 0: not known
+    losses: Mapping[int, str] = field(default_factory=dict)  # see run's may_lose. By rank, how: "was killed by SIGKILL"
 
     @property
     def calls(self) -> list[Call]:
@@ -83,6 +84,7 @@ class Run:
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
         parts += all_dropped(filter(may_be_lost, chain(*self.events)))
         parts += all_discarded(chain(*self.events))
+        parts += loss_notes(self.losses, self.events)
         if returned := self._returned(last_shown=not rest):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"
@@ -94,7 +96,8 @@ class Run:
         last = [events[-1].after if events else None for events in self.events]
         if last_shown and all(_is_same(r, value) for r, value in zip(self.results, last)):
             return ""
-        rows = [("rank", f"{self.name} returned"), *((str(r), short(result)) for r, result in enumerate(self.results))]
+        cells = ("(lost)" if r in self.losses else short(result) for r, result in enumerate(self.results))
+        rows = [("rank", f"{self.name} returned"), *((str(r), cell) for r, cell in enumerate(cells))]
         return align(rows, right=(0,), indent="  ", gap="   ")
 
     def _ipython_display_(self) -> None:

@@ -82,6 +82,9 @@ class TracedWork(HasSource, Work):
             result = self.inner.wait(timeout) if has_limit else self.inner.wait()
         except BaseException:
             self.failed = self.inner.is_completed()  # otherwise only the wait has ended, at its timeout
+            if self.failed:  # kept, it would keep its group connected, and peers would wait
+                tracer.open.pop(self.index, None)
+                tracer.failed += [part.index for part in self.parts]
             raise
         finally:  # a wait with a timeout ends in an exception, and the program may continue
             if guarded:

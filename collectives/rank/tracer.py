@@ -68,6 +68,7 @@ class Tracer:
         self.order: dict[str, threading.RLock] = defaultdict(threading.RLock)
         # A Work that only C++ holds still needs its Python half: all of them until they are done...
         self.open: dict[int, TracedWork] = {}
+        self.failed: list[int] = []  # indices of calls whose wait has raised
         # ... and then a little longer. DistributedDataParallel waits for a Work, and next asks for its
         # future. Not forever: each holds its tensors.
         self._kept: deque[TracedWork] = deque(maxlen=KEPT_WORKS)
@@ -121,6 +122,8 @@ class Tracer:
         self.ask()
         for traced in [*self.open.values(), *self.messages.works()]:
             self.done(traced, waited=False, complete=traced.complete)
+        for index in self.failed:
+            self.emit(Completed(index, None, None, False, None))
 
     # --- a call -------------------------------------------------------------------------
 

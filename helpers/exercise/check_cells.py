@@ -198,7 +198,7 @@ def _run(answer: Callable, cases: list[Case], inputs: list[list[tuple]]) -> Run:
     """The run of cases of one world size one after the other, on the same ranks."""
     with contextlib.redirect_stdout(io.StringIO()):  # ranks' output is shown for the failing case only
         late = [case.late for case in cases]
-        settings = Settings(cases[0].world_size, TIMEOUT_SECONDS, True, False, True, *launch.usual, COMPUTING_SECONDS)
+        settings = Settings(cases[0].world_size, TIMEOUT_SECONDS, True, False, True, *launch.usual, 0, COMPUTING_SECONDS)
         return launch.run_on(launch.where(), settings, perform, (answer, late, inputs), {})
 
 

@@ -108,17 +108,30 @@ def died(verdict: Died) -> str:
     each = verdict.standing[rank]
     when = after(each.made) if verdict.began else "before it ran any of your code"
     lost = isinstance(status, str) and not verdict.began  # its last messages may be lost too
-    lines = [f"rank {rank} {_how(verdict).rstrip(',')}." if lost else f"rank {rank} {_how(verdict)} {when}."]
+    lines = [f"rank {rank} {how_it_ended(verdict).rstrip(',')}." if lost else f"rank {rank} {how_it_ended(verdict)} {when}."]
     if last := each.last:
         where = "in" if last.end is None else "after"
         lines.append(f"    {where} {last.op} #{last.index + 1}   {source(last.line)}".rstrip())
     if cause := _call_words(verdict.last_words):
         lines.append(f"It left this message: {cause}")
-    if status == -signal.SIGKILL:
+    if status == -signal.SIGKILL and not verdict.may_lose:
         lines.append(FROM_OUTSIDE)
+    if verdict.may_lose:
+        lines.append(_allowance(verdict))
     if not verdict.began and not lost:
         lines.append("Run the cell again.")
     return "\n".join([*lines, *_consequences(verdict)])
+
+
+def _allowance(verdict: Died) -> str:
+    """Why may_lose doesn't cover this loss."""
+    most, losses = verdict.may_lose, list(verdict.losses)
+    if len(losses) > most:
+        return f"run(may_lose={most}) goes on without {most} rank{'s' * (most > 1)}, and {name_ranks(losses)} are lost. Allow more, or lose fewer."
+    return (
+        f"run(may_lose={most}) goes on without it, if the others do: catch the RuntimeError of their call, and continue in a "
+        "group without the lost rank."
+    )
 
 
 def unreachable(verdict: Unreachable) -> str:
@@ -147,7 +160,8 @@ _SENDERS = {
 }
 
 
-def _how(verdict: Died) -> str:
+def how_it_ended(verdict: Died) -> str:
+    """A sentence's predicate."""
     status = verdict.status
     if isinstance(status, str):
         return status
@@ -166,6 +180,11 @@ def killed_by(status: int) -> str:
         return f"killed by {signal.Signals(-status).name}"
     except ValueError:  # of the real-time signals only the first and the last have a name
         return f"killed by signal {-status}"
+
+
+def stopped_by(number: int) -> str:
+    """A sentence's predicate."""
+    return f"was stopped by {signal.Signals(number).name}"
 
 
 def _call_words(last_words: str) -> str:
