@@ -24,6 +24,7 @@ __all__ = lazy(
         ".watch.steps.training_steps": "training_steps",
         ".log.calls": "Call",
         ".rank.step_marks": "step_ended",
+        ".rank.window": "Window",
         ".log.event": "Event Line Summary",
     },
 )

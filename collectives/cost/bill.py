@@ -12,7 +12,7 @@ import numpy as np
 
 from ..format import align, duration, size
 from ..log.calls import Call
-from ..log.collectives import of
+from ..log.collectives import ONE_SIDED, of
 from ..machines.topology import Machine
 from ..outcome.run import Run
 from .result import Cost
@@ -88,7 +88,7 @@ def bill(
         placed on the machine in the same order, node by node; neighbors stay neighbors.  S, a call's buffer, stays.
     larger: S on the machine / S as recorded.
 
-    Sends and receives pass each other: a rank waits for the more of the two.  Raises ValueError for a grid that is not
+    Sends and receives pass each other: a rank waits for the more of the two. A Window has no price.  Raises ValueError for a grid that is not
     of these ranks, a group that isn't part of it though it should grow, a machine too small, or one without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
@@ -97,7 +97,7 @@ def bill(
     price_of = cache(lambda op, ranks: nccl(op, machine, np.frombuffer(ranks, np.int64)))
     paid: dict[int, dict[tuple, list[Cost]]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> costs
     for call in calls:
-        if len(call.group) == 1:
+        if len(call.group) == 1 or call.op in (*ONE_SIDED, "wait"):
             continue
         over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
         op, nbytes = whole_buffer(call, larger)

@@ -11,6 +11,7 @@ from itertools import pairwise
 
 from ..format import dtype_name, size, span
 from ..log.calls import Call
+from ..log.collectives import RECEIVES
 from ..log.text import peer_status, status
 from ..log.transfers import Transfer, read
 from .canvas import ANYBODYS, GRID, IDLE, INK, SOFT, WIDTH, Canvas, colour, heading, text_width
@@ -62,7 +63,7 @@ def space_time(calls: list[Call], until: int | None = None, which: str = "") -> 
     legend += [f"every message carries {same}"] * bool(same)
     legend += ["dashed: waits"] * any(picture.waits(rank) for picture in drawn for rank in ranks)
     legend += ["gray: several ranks hold equal numbers, so the source is ambiguous"] * any(
-        m.sent and m.origin is None for m in every
+        m.sent and m.origin is None and m.value is not None for m in every
     )
     legend += ["too small for numbers: see the table"] * (crowded(every, ranks) or covering)
     sketch.text(0, y - 4, " · ".join(legend), 10.5, SOFT, align="left")
@@ -82,11 +83,12 @@ def titles(calls: list[Call], steps: int) -> tuple[str, str]:
         what = f"{dtype_name(firsts[0].dtype)} {list(firsts[0].shape)}, {size(firsts[0].nbytes)}"
         what += " each" * (len(calls) > 1)
     rest = f"ranks {span(tuple(sorted({rank for call in calls for rank in call.group})))}, {what}"
-    arrived = sum(len(call.events) == 2 and call.events[1].end is not None for call in calls)
+    arrived = sum(call.is_complete and call.events[-1].end is not None for call in calls)
     if arrived < len(calls):
         return f"{arrived} of {len(calls)} message{'s' * (len(calls) > 1)} arrived", rest
     if len(calls) == 1:
-        return "message {} -> {}".format(*calls[0].events[0].ends), rest
+        kind = {"send": "message", "recv": "message"}.get(calls[0].op, calls[0].op)
+        return "{} {} -> {}".format(kind, *calls[0].events[0].ends), rest
     return f"{len(calls)} messages" + (f" in {steps} step{'s' * (steps > 1)}" if steps else ""), rest
 
 
@@ -165,9 +167,9 @@ class Lanes:
         found = []
         for m in self.every:
             begin, end = (self.steps.start + (x - self.left) / self.column for x in self.span(m))
-            if m.source == rank and m.sent:
+            if m.source == rank and m.sent and m.value is not None:
                 found.append((begin, m.origin))
-            if m.target == rank and m.arrived:
+            if m.target == rank and m.arrived and m.events[0].op != "signal":
                 found.append((end, m.origin))
         found.sort(key=lambda change: change[0])
         own = found and found[0][1] == rank  # it had its own data from the beginning
@@ -235,11 +237,12 @@ def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
             sketch.line([start, stop], fill, 2)
             for tilt in (-4, 4):
                 sketch.line([(stop[0] - 4, stop[1] - tilt), (stop[0] + 4, stop[1] + tilt)], INK, 2)
-        if m.events[-1].op == "recv":
+        if m.events[-1].op in RECEIVES:
             sketch.arrow(point_along(start, end, 1 - 0.4 / hops), end, SOFT, 1.6, dashed=True)
         return
     thin = crowded(lanes.at[m.step], lanes.ranks)
-    words = "" if thin or not lanes.chips else chip(m.value, lanes.column - 12)
+    signal = m.events[0].op == "signal"
+    words = "" if thin or not lanes.chips else f"signal {m.events[0].tag}" if signal else chip(m.value, lanes.column - 12)
     wide = text_width(words, 11.5) + 10
     if id(m) in lanes.around:
         half = (x1 - x0) / 2
@@ -251,7 +254,7 @@ def _message(sketch: Canvas, lanes: Lanes, chips: Chips, m: Transfer) -> None:
         return
     if hops > 1 and not thin:  # lift the arrow off the lanes it crosses
         sketch.line([point_along(start, end, t) for t in (0.4 / hops, 1 - 0.4 / hops)], "#ffffff", 5, butt=True)
-    sketch.arrow(start, end, fill, 1.2 if thin else 2)
+    sketch.arrow(start, end, fill, 1.2 if thin else 2, dashed=signal)
     if words:
         parts = (0.22, 0.78) if lanes.meets(m) else (0.5, 0.3, 0.7)  # a free place between two lanes
         chips.put_along(start, end, hops, parts, wide, fill, words)

@@ -11,6 +11,7 @@ from typing import Callable, Collection, Iterable, Mapping, NamedTuple, Sequence
 
 from ..log import backends
 from ..log.calls import Call
+from ..log.collectives import COUNTERPART, RECEIVES
 from ..log.collectives import of as of_op
 from ..log.event import Event
 from . import diagnose
@@ -250,7 +251,7 @@ class _Graph:
 
 def step(e: Event, number: int) -> RankCall:
     """A call as a step of its rank's program."""
-    return RankCall(e.op, e.group_name, e.group, number, (e.src if e.op == "recv" else e.dst) if e.is_message else None)
+    return RankCall(e.op, e.group_name, e.group, number, (e.src if e.op in RECEIVES else e.dst) if e.is_message else None)
 
 
 def _counterpart(wait: Wait) -> RankCall:
@@ -258,7 +259,7 @@ def _counterpart(wait: Wait) -> RankCall:
     e, number = wait.event, wait.call.index
     if not e.is_message:
         return step(e, number)
-    return RankCall("recv" if e.op == "send" else "send", e.group_name, e.group, number, e.rank)
+    return RankCall(COUNTERPART[e.op], e.group_name, e.group, number, e.rank)
 
 
 def _role(step: RankCall, rank: int, other: int | None) -> tuple:

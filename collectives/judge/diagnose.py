@@ -12,7 +12,7 @@ from typing import Callable, Iterable, Mapping, NamedTuple
 
 from ..log import backends
 from ..log.calls import Call
-from ..log.collectives import all_ranks, of
+from ..log.collectives import SENDS, all_ranks, of
 from ..log.event import Event
 from .branches import alternatives, same_place
 
@@ -40,7 +40,7 @@ def needs(event: Event, call: Call) -> set[int]:
     if call.is_complete:
         return set()
     if event.is_message:
-        return {event.dst if event.op == "send" else event.src}
+        return {event.dst if event.op in SENDS else event.src}
     collective = of(event.op)
     if event.dtype is not None and event.nbytes == 0 and not collective.personal:
         return set()  # nothing to move; an all_to_all may receive where it sends nothing

@@ -8,6 +8,7 @@ block the CPU").  NCCL's kernel of a call ends once every member of its group ha
 from typing import Collection, Iterable
 
 from ..log.calls import Call
+from ..log.collectives import RECEIVES
 from ..log.event import Event
 
 
@@ -44,4 +45,4 @@ def _first_of_each(calls: Iterable[Call]) -> list[Call]:
 def absent(call: Call) -> set[int]:
     """The ranks that have not made a call, of one that lacks some."""
     e = call.events[0]
-    return {e.dst if e.op == "send" else e.src} if call.is_message else set(call.group) - set(call.ranks) - call.unseen
+    return {e.src if e.op in RECEIVES else e.dst} if call.is_message else set(call.group) - set(call.ranks) - call.unseen

@@ -8,6 +8,7 @@ from typing import Callable, Hashable, Mapping
 from ..log import backends, messages
 from ..log.backends import is_consequence
 from ..log.calls import Call, Matcher, pair
+from ..log.collectives import COUNTERPART
 from ..log.event import MAIN, Event, Failure, Line
 from . import open_calls
 from .diagnose import needs
@@ -367,7 +368,7 @@ class State:
             return frozenset(), frozenset(), frozenset()
         absent, lane = open_calls.absent(call), call.events[0].lane
         silent = {rank for rank in absent if rank not in self._began and self._last[rank] is None}
-        other = {"send": "recv", "recv": "send"}.get(call.op)
+        other = COUNTERPART.get(call.op)
         doubtful = (absent - silent) & self._partly_counted
         unsure = {rank for rank in doubtful if not self._matcher.counts((other or rank, *lane.shared))}
         return frozenset(absent - silent), frozenset(unsure), frozenset(silent)

@@ -109,7 +109,7 @@ class Forker:
     def _start(self, run: int, spec: wire.RankSpec, descriptors: list[int]) -> None:
         if len(descriptors) < 4:
             raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
-        spec = spec._replace(rendezvous=spec.rendezvous or os.path.join(self._folder, str(run)))
+        spec = spec._replace(rendezvous=spec.rendezvous or os.path.join(self._folder, f"{run}.store"))
         pid = os.fork()
         if pid == 0:
             try:
@@ -155,7 +155,8 @@ class Forker:
             self._killed.discard(run)
             self._refused.discard(run)
             with suppress(OSError):  # the rest is removed with the folder
-                os.unlink(os.path.join(self._folder, str(run)))
+                for file in filter(lambda file: file.startswith(f"{run}."), os.listdir(self._folder)):
+                    os.unlink(os.path.join(self._folder, file))
 
     def _reply(self, message: wire.Message) -> None:
         self._unsent += wire.frame(message)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from ..log.backends import GLOO
 from ..log.messages import Failed, Joining, Returned
-from ..rank import threads
+from ..rank import threads, window
 from ..rank.failure import failure
 from ..rank.groups import Groups
 from ..rank.kernel import uninstall
@@ -99,6 +99,7 @@ def work(spec: RankSpec, job: Job, channel: Channel, before: TcpCounters | None)
         as_reported = partial(capture, whole=job.whole)
         tracer = Tracer(spec.rank, channel.send, job.began, as_reported)
         tracer.waits = True
+        window.surroundings = window.Surroundings(spec.rendezvous, tracer if job.record else None)
         if not job.record:
             uninstall()
         started = True

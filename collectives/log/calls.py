@@ -8,6 +8,7 @@ from itertools import chain, groupby
 from operator import attrgetter
 from typing import Iterator
 
+from .collectives import ONE_SIDED, RECEIVES, SENDS
 from .event import Event
 
 
@@ -24,12 +25,13 @@ class Call:
 
     @property
     def is_message(self) -> bool:
-        return self.op in ("send", "recv")
+        return self.op in SENDS or self.op in RECEIVES
 
     @property
     def is_complete(self) -> bool:
         """Whether every rank it needs has made it."""
-        return len(self.events) + len(self.unseen) == (2 if self.is_message else len(self.group))
+        needed = 2 - (self.op in ONE_SIDED) if self.is_message else len(self.group)
+        return len(self.events) + len(self.unseen) >= needed
 
     @property
     def ranks(self) -> tuple[int, ...]:
@@ -66,8 +68,7 @@ class Matcher:
         calls = self._calls[lane.shared]
         if (call := calls.get(k)) is None:
             call = calls[k] = Call(e.op, e.group, k, [])
-            if self._skipped:
-                call.unseen = {rank for rank, n in self._skipped.get(lane.shared, {}).items() if k < n}
+            call.unseen = {rank for rank, n in self._skipped.get(lane.shared, {}).items() if k < n}
         call.one_line = call.one_line and (not call.events or e.line == call.events[0].line)
         if not call.events or call.events[-1].lane.place < lane.place:
             call.events.append(e)

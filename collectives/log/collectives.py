@@ -210,6 +210,10 @@ _TABLE = (
         code=("dist.barrier()",), also=("monitored_barrier",),
     ),
 )  # fmt: skip
+# Operations between two ranks, by the direction of the data; and those that need no call of the other rank.
+SENDS, RECEIVES = ("send", "put", "signal"), ("recv", "get", "wait")
+ONE_SIDED = ("put", "signal", "get")
+COUNTERPART = {"send": "recv", "recv": "send", "wait": "signal"}  # the call of the other rank
 COLLECTIVES = {row.op: row for row in _TABLE}
 _BY_NAME = {name: row for row in _TABLE for name in (row.op, *row.also)}
 # For a message, or an operator that is newer than this table: no name, no tensor, no promise.

@@ -9,8 +9,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..format import dtype_name, dtypes, numbers
-from . import backends
-from .collectives import of
+from . import backends, collectives
 
 if TYPE_CHECKING:
     import torch
@@ -101,8 +100,8 @@ class Event:
     index: int  # 0-based, in the order this rank made its calls
     op: str  # torch.distributed's name: "all_reduce", "all_gather_single", "send", ...
     group: tuple[int, ...]  # global ranks of the group, in group order
-    src: int | None = None  # global rank: the root of broadcast and scatter, the source of recv
-    dst: int | None = None  # global rank: the root of reduce and gather, the target of send
+    src: int | None = None  # global rank: the root of broadcast and scatter, the source of recv, get and wait
+    dst: int | None = None  # global rank: the root of reduce and gather, the target of send, put and signal
     reduce_op: str | None = None  # "SUM", "MAX", ...
     dtype: "torch.dtype | None" = None  # of the rank's input (or of its buffer, without an input)
     shape: tuple[int, ...] = ()  # likewise; a list's shape is its first tensor's
@@ -114,7 +113,7 @@ class Event:
     end: float | None = None  # when it was complete for this rank (async: waited for); None: never
     async_op: bool = False  # isend and irecv included
     waited: bool = False  # False: `after` is the value when the rank function returned
-    tag: int | None = None  # send and recv only
+    tag: int | None = None  # a message's alone; for a signal and its wait, the number of the signal
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None  # all_to_all_single: in, out
     within: str | None = None  # the torch function the learner called, if it was not `op` itself
     group_name: str = ""  # distinguishes groups of the same ranks
@@ -126,8 +125,7 @@ class Event:
     waiting: float | None = None  # since when the rank was blocked in it; None: it never waited
     step: int = 0  # training steps that the rank had ended before; see rank/step_marks.py
     backend: str | None = None  # "gloo", "nccl", ...; None: not known
-    # When the rank continued and left the call to a device's stream: `end` is then when its completion was observed,
-    # None if it was not. None: the rank waited for its end.
+    # When the rank left the call to a device's stream: `end` is then when that was seen to be over. None: it waited.
     issued: float | None = None
     captured: bool = False  # it went into a CUDA graph: it moves data at each replay, which is not recorded
     handling: str | None = None  # the exception that the program was handling when it made the call
@@ -150,12 +148,12 @@ class Event:
 
     @property
     def is_message(self) -> bool:
-        return self.op in ("send", "recv")
+        return self.op in (*collectives.SENDS, *collectives.RECEIVES)
 
     @property
     def ends(self) -> tuple[int | None, int]:
         """The sender and the receiver of this message; None: a recv from anyone."""
-        return (self.rank, self.dst) if self.op == "send" else (self.src, self.rank)
+        return (self.rank, self.dst) if self.op in collectives.SENDS else (self.src, self.rank)
 
     @property
     def is_from_anyone(self) -> bool:
@@ -168,7 +166,7 @@ class Event:
         if self.is_message:
             tag = self.tag if backends.of(self.backend).matches_tags else None
             lane = Lane((self.op, self.group_name, self.group, *self.ends, tag))
-            lane.place = int(self.op == "recv")
+            lane.place = int(self.op in collectives.RECEIVES)
         else:
             lane = Lane((self.rank, self.group_name, self.group))
             lane.place = self.group.index(self.rank)
@@ -195,7 +193,7 @@ class Event:
     @property
     def is_undefined(self) -> bool:
         """Whether its result is undefined: a reduce defines only the root's, and backends leave different values."""
-        collective, group = of(self.op), self.group
+        collective, group = collectives.of(self.op), self.group
         if not (collective.reduces and collective.in_place):
             return False
         root = group.index(self.dst) if self.dst in group else None

@@ -8,6 +8,7 @@ from typing import Iterable, Mapping
 
 from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
+from .collectives import SENDS
 from .event import Event, Line, Value
 from .transfers import delivered
 
@@ -32,20 +33,31 @@ def block_table(block: list[Call], most: int | None = None) -> str:
 def _message_row(call: Call) -> tuple[str, str, str, str]:
     first, last = call.events[0], call.events[-1]
     source, target = first.ends
-    notes = [f"tag {first.tag}"] if first.tag else []
-    if len(call.events) == 1:
-        notes.append("no recv was posted" if first.op == "send" else "nothing was sent")
+    notes = _one_sided(call) if first.op not in ("send", "recv") else [f"tag {first.tag}"] if first.tag else []
+    if not call.is_complete:
+        notes.append(_LACKS.get(first.op, "nothing was sent"))
     elif last.end is None:
         notes.append("not received" if last.issued is None else "captured" if last.captured else "issued")
     elif not last.waited:
         notes.append("not waited for")
     if last.viewed_at:
         notes.append(f"a view taken before the wait, {last.viewed_at}: read only after it?")
-    value = first.before if first.op == "send" else None
+    value = first.after if first.op == "get" else first.before if first.op in SENDS else None
     if len(call.events) == 2 and last.end is not None and text(brought := delivered(first, last)) != text(value):
         notes.append(f"arrived as {text(brought)}")
-    what = f"{dtype_name(first.dtype)} {list(first.shape)}, {size(first.nbytes)}"
+    what = f"{dtype_name(first.dtype)} {list(first.shape)}, " * (first.dtype is not None) + size(first.nbytes)
     return f"{'?' if source is None else source} -> {target}", text(value), what, ", ".join(notes)
+
+
+_LACKS = {"send": "no recv was posted", "wait": "no such signal was made"}
+
+
+def _one_sided(call: Call) -> list[str]:
+    """The kind of a message by a Window: 'put', 'get', 'signal 3', 'signal 3, no wait for it'."""
+    first = call.events[0]
+    if first.op in ("put", "get"):
+        return [first.op]
+    return [f"signal {first.tag}"] + ["no wait for it"] * (first.op == "signal" and len(call.events) == 1)
 
 
 def call_table(call: Call) -> str:
@@ -116,7 +128,7 @@ def status(e: Event) -> str:
 
 def peer_status(e: Event) -> str:
     """'recv from 2: still waiting'"""
-    peer = f"to {e.dst}" if e.op == "send" else "from anyone" if e.src is None else f"from {e.src}"
+    peer = f"to {e.dst}" if e.op in SENDS else "from anyone" if e.src is None else f"from {e.src}"
     return f"{e.op} {peer}: {status(e)}"
 
 

@@ -46,9 +46,12 @@ def count(events: list[list[Event]]) -> Traffic:
             traffic.largest[e.rank] = max(traffic.largest[e.rank], _buffer(e, call))
             traffic.sent[e.rank] += out
             traffic.received[e.rank] += in_
-            if e.op == "send":
+            if e.op in (*collectives.SENDS, "get"):
                 traffic.messages[e.rank] += 1
                 traffic.links[e.ends] += 1
+            if e.op in ("put", "get") or e.op == "signal" and len(call.events) == 1:  # the other rank makes no call
+                side = traffic.sent if e.op == "get" else traffic.received
+                side[e.src if e.op == "get" else e.dst] += e.nbytes
     traffic.calls = [sum(len(e.group) > 1 for e in mine) for mine in events]
     traffic.empty = [sum(len(e.group) > 1 and not e.nbytes for e in mine) for mine in events]
     traffic.steps = 1 + max(steps_of(calls), default=-1)
@@ -64,7 +67,7 @@ def _buffer(e: Event, call: Call) -> float:
 def _bytes_of_ranks(call: Call) -> list[tuple[float, float]]:
     """Per event: bytes sent, bytes received."""
     if call.is_message:
-        return [(e.nbytes, 0) if e.op == "send" else (0, e.nbytes) for e in call]
+        return [(e.nbytes, 0) if e.op in collectives.SENDS else (0, e.nbytes) for e in call]
     n, collective = len(call.group), collectives.of(call.op)
     if collective.gives is None:
         return [(0, 0) for _ in call]

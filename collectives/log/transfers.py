@@ -10,6 +10,7 @@ from itertools import islice
 from typing import Hashable, Iterator, NamedTuple
 
 from .calls import Call
+from .collectives import RECEIVES, SENDS
 from .event import Event, Summary, Value
 
 
@@ -35,9 +36,9 @@ def read(calls: list[Call]) -> list[Transfer]:
         events = calls[k].events
         first, last = events[0], events[-1]
         source, target = events[0].ends
-        sent, arrived = first.op == "send", len(events) == 2 and last.end is not None
+        sent, arrived = first.op in SENDS, calls[k].is_complete and last.end is not None
         value = delivered(first, last) if arrived else first.before if sent else None
-        key = _key(value)
+        key = id(first) if first.op == "signal" else _key(value)
         candidates = {whose for end, whose in brought[source, key] if end <= first.start}
         if not candidates or (source, key) in own:
             candidates.add(source)
@@ -56,7 +57,7 @@ def delivered(send: Event, recv: Event) -> Value:
     It differs from the argument of `send` if the sender overwrote that before it left.
     A tensor of a different dtype holds the sender's bytes: those are shown as the numbers that were sent.
     """
-    before, after = send.before, recv.after
+    before, after = send.before if send.op != "get" else send.after, recv.after
     if recv.async_op and not recv.waited or send.dtype != recv.dtype or type(before) is not type(after):
         return before
     if isinstance(before, Summary):
@@ -127,14 +128,15 @@ class _RankSteps:
     """
 
     def __init__(self, made: list[tuple[Event, int]]) -> None:
-        """made: the rank's events, each with the number of its call."""
-        ended = sorted((e for e, _ in made if e.end is not None), key=lambda e: (e.end, e.index))
+        """made: the rank's events, each with the number of its call.  No rank waits for a put to end."""
+        over = (e for e, _ in made if e.end is not None and e.op not in ("put", "signal"))
+        ended = sorted(over, key=lambda e: (e.end, e.index))
         ends = [(e.end, e.index) for e in ended]
         self._place = {id(e): place for place, e in enumerate(ended)}
         self._follows = {id(e): bisect_left(ends, (e.start, e.index)) for e, _ in made}
         self._highest = [-1] * (len(ended) + 1)  # a Fenwick tree: entry i is for the i & -i places up to i
         # Whether each ended event has a step; and the same, as if all except recvs had.
-        self._known = [False] * len(ended), [e.op != "recv" for e in ended]
+        self._known = [False] * len(ended), [e.op not in RECEIVES for e in ended]
         waiting = sorted((self._follows[id(e)], k) for e, k in made)
         self.fronts = [_matched(waiting, known) for known in self._known]
 

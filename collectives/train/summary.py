@@ -13,6 +13,7 @@ from typing import Iterable, Sequence
 from ..draw.canvas import FAINT, INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, text_width
 from ..draw.labels import legend
 from ..format import align, dtype_name
+from ..log.collectives import RECEIVES
 from ..log.event import Event
 from ..log.traffic import count
 from ..outcome.run import Run
@@ -182,7 +183,7 @@ def _sent_bytes(run: Run) -> dict[int, Fraction]:
 def _group(e: Event, world_size: int) -> str:
     """'4 ranks'; '2 ranks, 4 apart' on a mesh; for a message where the other end is, by the shorter way round."""
     if e.is_message:
-        other, word = (e.dst, "to") if e.op == "send" else (e.src, "from")
+        other, word = (e.src, "from") if e.op in RECEIVES else (e.dst, "to")
         if other is None:
             return "from anyone"
         step = other - e.rank

@@ -3,6 +3,7 @@
 from typing import Callable, Iterable, Sequence
 
 from ...format import dtype_name
+from ...log.collectives import COUNTERPART
 from ...log.event import Event
 from ..verdict import Cause
 from .phrases import call_name, few, of_group, source
@@ -22,7 +23,7 @@ class Names:
     def counterpart(self, e: Event) -> str:
         """The call that others have not made: for a send, its recv."""
         if e.is_message:
-            return f"the recv from {e.rank}" if e.op == "send" else f"the send to {e.rank}"
+            return f"the {COUNTERPART[e.op]} {'from' if e.op == 'send' else 'to'} {e.rank}"
         return self.call(e)
 
     def number(self, e: Event) -> int:

@@ -4,6 +4,7 @@ from typing import Hashable, Iterable, Sequence
 
 from ...format import align, name_ranks, span
 from ...log.calls import Call
+from ...log.collectives import RECEIVES, SENDS
 from ...log.event import Event
 from ...log.text import drop_note as drop_note
 from ...log.text import source as source
@@ -48,10 +49,11 @@ def call_waited_in(each: RankState, world_size: int) -> str:
 def call_name(e: Event, world_size: int) -> str:
     """'all_reduce #3 of group 0-3', 'send #2 to 1'"""
     words = f"{e.op} #{e.index + 1}"
-    if e.op == "send":
+    if e.op in SENDS:
         return f"{words} to {e.dst}"
-    if e.op == "recv":
-        return f"{words} from {'anyone' if e.src is None else e.src}"
+    if e.op in RECEIVES:
+        signal = f" for signal {e.tag}" * (e.op == "wait")
+        return f"{words}{signal} from {'anyone' if e.src is None else e.src}"
     return words + of_group(e, world_size)
 
 

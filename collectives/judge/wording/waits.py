@@ -199,6 +199,11 @@ def _advice(verdict: Deadlock, gone: list[int]) -> str:
         )
     if tags := _tags(verdict):
         return tags
+    if "wait" in ops:
+        return (
+            "A wait ends once its source has signaled as often as it asks for, and puts alone signal nothing: let the source "
+            "signal after its puts, once per wait."
+        )
     if ops <= {"send", "recv"}:
         over = f"{name_ranks(gone).capitalize()} will make no more calls. " if gone else ""
         return f"{over}Every send needs a recv with the same tag on the destination rank, and every recv needs a send."

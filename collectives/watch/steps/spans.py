@@ -4,6 +4,7 @@ from typing import Iterable, NamedTuple
 
 from ...intervals import merge
 from ...log.calls import Call
+from ...log.collectives import RECEIVES
 from ...log.event import Event
 from ...outcome.run import Run
 
@@ -65,7 +66,7 @@ def _span(e: Event, call: Call, first: float, last: float) -> CallSpan:
 def _never_came(e: Event, call: Call) -> int | None:
     """The first rank that a call still waits for; None: unknown, as for a recv from anyone."""
     if call.is_message:
-        return e.dst if e.op == "send" else e.src
+        return e.src if e.op in RECEIVES else e.dst
     return next((rank for rank in call.group if rank not in call.ranks and rank not in call.unseen), None)
 
 

@@ -138,7 +138,7 @@ def _flows(calls: list[Call], of: dict[int, CallSpan], at: dict[int, list[dict]]
     """
     number = 0
     for call in calls:
-        if call.is_message and call.is_complete and call.events[1].end is not None:
+        if call.is_message and len(call.events) == 2 and call.events[1].end is not None:
             arrows = [("message", call.events[0], call.events[1])]
         elif not call.is_message:
             by_rank = {e.rank: e for e in call}
