@@ -12,6 +12,7 @@ from math import prod
 
 import pytest
 import torch
+import torch.distributed as dist
 
 from collectives import run
 from collectives.log.traffic import count
@@ -56,6 +57,46 @@ def test_a_checkpoint_continues_on_other_meshes(tmp_path):
 
 def test_islands_train_as_one_process_that_takes_them_in_turn():
     compare_islands(TRAINER)
+
+
+# --- a sampler --------------------------------------------------------------------------------
+
+
+def sampled(options, tp, path):
+    """Each rank's place and numbers of each parameter in a sampler, after a step of the trainer and an update."""
+    sys.path.append(path)
+    from config import Config
+    from sampler import Sampler
+    from train import Trainer
+
+    trainer = Trainer(Config(**options))
+    sampler = Sampler(trainer.optimizer.pieces, tp)
+    trainer.step()
+    before = next(iter(sampler.pieces.values())).value.clone()
+    dist.barrier()  # what follows is the update
+    sampler.update(version=1)
+    assert torch.equal(before, next(iter(sampler.pieces.values())).value) and sampler.version == 1
+    return {name: (tuple(place), sampler.weights[name]) for name, place in sampler.places.items()}
+
+
+@pytest.mark.parametrize(
+    "mesh, experts, tp",
+    [({"pp": 2, "tp": 2}, 0, 4), ({"fs": 2, "tp": 2}, 0, 2), ({"dp": 2, "pp": 2}, 8, 4), ({"fs": 4}, 0, 1)],
+    ids=lambda value: label(value, 0) if isinstance(value, dict) else str(value),
+)
+def test_a_sampler_gets_the_trainers_weights_by_one_all_to_all(mesh, experts, tp):
+    options = options_of(mesh, experts)
+    done = run(sampled, options, tp, str(TRAINER), world_size=prod(mesh.values()), timeout=120)
+    _, expected = alone(experts, options["rows"], steps=1)
+    for places in done.results:
+        assert places.keys() == expected.keys()
+        for name, ((width, first, size, start, stop), numbers) in places.items():
+            rows = expected[name][0].reshape(-1, width)[:, first : first + size].flatten()
+            torch.testing.assert_close(numbers, rows[start:stop], rtol=1e-9, atol=1e-11)
+    *_, barrier, update = done.calls
+    assert (barrier.op, update.op) == ("barrier", "all_to_all_single")
+    held = sum(numbers.nbytes for places in done.results for _, numbers in places.values())
+    assert sum(e.nbytes for e in update) == held  # a number travels once to each rank that needs it, or stays there
 
 
 # --- bytes and memory -----------------------------------------------------------------------

@@ -88,8 +88,8 @@ def bill(
         placed on the machine in the same order, node by node; neighbors stay neighbors.  S, a call's buffer, stays.
     larger: S on the machine / S as recorded.
 
-    Sends and receives pass each other: a rank waits for the more of the two. A Window has no price.  Raises ValueError for a grid that is not
-    of these ranks, a group that isn't part of it though it should grow, a machine too small, or one without NCCL.
+    Sends and receives pass each other: a rank waits for the more of the two.  A Window has no price.  Raises ValueError for
+    a grid that isn't of these ranks, a group that isn't part of it though it should grow, a machine too small or without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)
