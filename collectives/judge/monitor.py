@@ -75,6 +75,8 @@ class Monitor(State):
         self._grace = DEADLOCK_GRACE_SECONDS if grace is None else grace
         self._wrong: diagnose.Wrong | None = None  # the first call that is
         self._unlike: int | None = None  # the first call of new_group, 0-based, in which ranks name different ranks
+        self._first_named: dict[int, tuple[int, ...]] = {}  # by that number, the ranks that the first of them named
+        self._apart: set[int] = set()  # those numbers at which another one named different ranks
         self._trouble_since: float | None = None
         self._patience: float | None = None
         # By (rank, index of its recv), the time.monotonic() since which it is known to wait for a message that may be lost.
@@ -87,13 +89,16 @@ class Monitor(State):
             new = message.event if type(message) is messages.Called else None
             self._wrong = diagnose.wrong(suspect, self._matcher.before, new)
         if type(message) is messages.Grouped and message.name is None and self._check:
-            self._compare_groups(message.index)
+            self._compare_groups(message.index, message.ranks)
 
-    def _compare_groups(self, index: int) -> None:
+    def _compare_groups(self, index: int, ranks: tuple[int, ...]) -> None:
         """Note whether ranks name different ranks in a call of new_group, which one of them has just begun.
 
         If each makes a group of one rank, none needs the others: that works.
         """
+        if self._first_named.setdefault(index, ranks) == ranks and self._keep is None and index not in self._apart:
+            return  # as all before it: a thousand ranks make hundreds of groups
+        self._apart.add(index)
         made = self.nth_groups(index)
         named = {grouping.ranks for grouping in made.values()}
         if len(named) > 1 and max(map(len, named)) > 1:
@@ -217,7 +222,7 @@ class Monitor(State):
 
         It depends on the ranks' calls, not on the order in which their messages arrived.
         """
-        waits = self._deadlocked or {rank: set() for rank in self._blocked}
+        waits = self._deadlocked or self._lacking_messages or {rank: set() for rank in self._blocked}
         return self.unlike() or self.failure() or self.mismatch() or self._stuck(waits)
 
     def mismatch(self) -> Verdict | None:

@@ -1,8 +1,4 @@
-"""`run()`: a function on fresh ranks, and the record of their work.
-
-Each call takes an unused worker group, sends it the function, listens to all of its ranks
-at once, and ends them, whatever happens.
-"""
+"""`run()`: a function on fresh ranks, and the record of their work. They are ended after each call, whatever happens."""
 
 import os
 import threading
@@ -42,6 +38,7 @@ def run(
     device: str | None = None,
     fresh: bool = False,
     may_lose: int = 0,
+    pretend: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Runs `fn(*args, **kwargs)` on every rank of a new process group.
@@ -63,12 +60,18 @@ def run(
         milliseconds, and so iterate over a set of strings in one order; fresh ones may do so in different orders.
     may_lose: number of ranks that may die, or be stopped by a signal, while the others go on to their end. The Run's
         `losses` name them; they have returned None.
+    pretend: compute the ranks in this process, one at a time, as many as 4096.  Values, calls, errors and hangs are as with
+        real ranks; seconds mean nothing, modules are shared, and each rank has the timeout to itself.
 
     Returns a Run.  Raises RankFailed, Mismatch or Stuck for what the function did, StartFailed or
     ServerLost for what the machine did (all RunError), and TypeError or ValueError for arguments
     that cannot work, before any process starts.
     """
     settings = Settings(world_size, timeout, check, whole, record, backend or usual[0], device or usual[1], may_lose)
+    if pretend:
+        from .threaded import run_pretended  # few programs do, and it takes a while to import
+
+        return run_pretended(settings, fresh, fn, args, kwargs)
     return run_on(FreshRanks() if fresh and where is LocalRanks else where(), settings, fn, args, kwargs)
 
 
@@ -108,9 +111,6 @@ def _in_forked_child() -> None:
 
 # A fork must not find a half-sent request.
 os.register_at_fork(before=wait_for_successors, after_in_child=_in_forked_child)
-
-
-# --- arguments ----------------------------------------------------------------------------
 
 
 def check_not_inside_a_rank() -> None:

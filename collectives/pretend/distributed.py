@@ -6,11 +6,12 @@ import operator
 import pickle
 import warnings
 from types import ModuleType
-from typing import Any, Callable, Iterable, NamedTuple, Sequence
+from typing import Any, Callable, NamedTuple, Sequence
 
 from ..log.event import Event
 from .dtypes import Absent
 from .tensor import Tensor, new
+from .refusals import refusal
 from .world import Rank, RankGroup, Work, World
 
 
@@ -26,7 +27,6 @@ class ReduceOp:
 
 for _number, _name in enumerate(("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")):
     setattr(ReduceOp, _name, ReduceOp(_name, _number))
-BITWISE = ("BAND", "BOR", "BXOR")
 SUM: Any = getattr(ReduceOp, "SUM")
 NOT_A_MEMBER = -100  # what new_group gives a rank that it leaves out
 
@@ -125,44 +125,6 @@ def _reduction(op: Any) -> str:
     return op.name
 
 
-def _unfit(op: str, x: Tensor) -> Exception | None:
-    """gloo's error for a reduction of this kind of numbers."""
-    if op in BITWISE and x.dtype.is_floating_point:
-        return RuntimeError(f"Cannot use ReduceOp.{op} with non-integral dtype")
-    if op == "AVG" and not x.dtype.is_floating_point:
-        return RuntimeError("result type Float can't be cast to the desired output type " + _type_name(x))
-    return None
-
-
-def _options(x: Tensor) -> str:
-    names = {
-        "float32": "float", "float64": "double", "int64": "long int", "int32": "int", "uint8": "unsigned char", "bool": "bool",
-        "int16": "short int", "int8": "signed char",
-    }  # fmt: skip
-    return (
-        f"TensorOptions(dtype={names[x.dtype.name]}, device=cpu, layout=Strided, requires_grad=false (default), "
-        "pinned_memory=false (default), memory_format=(nullopt))"
-    )
-
-
-def _like(name: str, first: Tensor, tensors: Iterable[Tensor]) -> Exception | None:
-    """gloo's error for a list of tensors that differ in kind or size."""
-    for k, x in enumerate(tensors):
-        if x.dtype is not first.dtype:
-            return RuntimeError(
-                f"ProcessGroupGloo::{name}: invalid tensor type at index {k} (expected {_options(first)}, got {_options(x)})"
-            )
-        if x.shape != first.shape:
-            return RuntimeError(
-                f"ProcessGroupGloo::{name}: invalid tensor size at index {k} (expected {_sizes(first)}, got {_sizes(x)})"
-            )
-    return None
-
-
-def _sizes(x: Tensor) -> str:
-    return f"({', '.join(map(str, x.shape))})"
-
-
 def _issue(
     op: str,
     group: RankGroup,
@@ -174,17 +136,16 @@ def _issue(
     root: tuple[str, int] | None = None,
     reduce_op: str | None = None,
     splits: tuple[tuple[int, ...], tuple[int, ...]] | None = None,
-    flaw: Exception | None = None,
 ) -> Work | None:
-    """Make a collective's call.  flaw: what gloo raises about it, after it was reported."""
+    """Make a collective's call. Raises gloo's error about it, once it was reported."""
     rank = here()
     event = Event(rank.number, 0, op, group.ranks, reduce_op=reduce_op, async_op=async_op, within=within, splits=splits)
     if root:
         setattr(event, *root)
     work = _call(rank, event, group, inputs, outputs, async_op)
-    if flaw is not None:
+    if flaw := refusal(event, inputs, outputs):
         rank.world.refuse(work.event)
-        raise flaw
+        raise RuntimeError(flaw)
     if async_op:
         return work
     work.wait()
@@ -242,10 +203,8 @@ def _aliased(tensors: list[Tensor]) -> bool:
     )
 
 
-def _root_of(
-    members: RankGroup, root: Any, group_root: Any, op: str, default: int | None = None
-) -> tuple[int, Exception | None]:
-    """A root's rank in the world, and gloo's error for one that doesn't exist."""
+def _root_of(members: RankGroup, root: Any, group_root: Any, default: int | None = None) -> int:
+    """A root's rank in the world."""
     if root is None and group_root is None:
         if default is None:
             raise ValueError("Must specify global_rank or group_rank")
@@ -253,13 +212,11 @@ def _root_of(
     if root is not None and group_root is not None:
         raise ValueError("Can't specify both group_rank and global_rank")
     if root is None:
-        return members.ranks[group_root], None
+        return members.ranks[group_root]
     number = operator.index(root)
-    if number not in members.ranks:
-        if len(members.ranks) < here().world.size:
-            raise ValueError(f"Global rank {number} is not part of group {members}")
-        return number, RuntimeError(f"ProcessGroupGloo::{op}: invalid root rank: {number}")
-    return number, None
+    if number not in members.ranks and len(members.ranks) < here().world.size:
+        raise ValueError(f"Global rank {number} is not part of group {members}")
+    return number
 
 
 # --- about the world --------------------------------------------------------------------------
@@ -355,13 +312,7 @@ def all_reduce(tensor: Tensor, op: Any = SUM, group: Any = None, async_op: bool 
     if members is None:
         return _outside("all_reduce")
     name = _reduction(op)
-    return _issue("all_reduce", members, tensor, tensor, async_op, reduce_op=name, flaw=_unfit(name, tensor))
-
-
-def _type_name(x: Tensor) -> str:
-    return {"int64": "Long", "int32": "Int", "uint8": "Byte", "bool": "Bool", "int16": "Short", "int8": "Char"}[
-        x.dtype.name
-    ]
+    return _issue("all_reduce", members, tensor, tensor, async_op, reduce_op=name)
 
 
 def broadcast(
@@ -370,9 +321,9 @@ def broadcast(
     members = _group_of(group)
     if members is None:
         return _outside("broadcast")
-    root, bad = _root_of(members, src, group_src, "broadcast")
+    root = _root_of(members, src, group_src)
     _check_tensor(tensor, "tensor")
-    return _issue("broadcast", members, tensor, tensor, async_op, root=("src", root), flaw=bad)
+    return _issue("broadcast", members, tensor, tensor, async_op, root=("src", root))
 
 
 def reduce(
@@ -381,19 +332,10 @@ def reduce(
     members = _group_of(group)
     if members is None:
         return _outside("reduce")
-    root, bad = _root_of(members, dst, group_dst, "reduce")
+    root = _root_of(members, dst, group_dst)
     _check_tensor(tensor, "tensor")
     name = _reduction(op)
-    return _issue(
-        "reduce",
-        members,
-        tensor,
-        tensor,
-        async_op,
-        root=("dst", root),
-        reduce_op=name,
-        flaw=bad or _unfit(name, tensor),
-    )
+    return _issue("reduce", members, tensor, tensor, async_op, root=("dst", root), reduce_op=name)
 
 
 def all_gather(
@@ -404,13 +346,7 @@ def all_gather(
     members = _group_of(group)
     if members is None:
         return _outside("all_gather")
-    flaw = _like("allgather", tensor, tensor_list)
-    if len(tensor_list) != len(members.ranks):
-        flaw = RuntimeError(
-            f"ProcessGroupGloo::allgather: invalid output tensor list at index 0 (expected length {len(members.ranks)}, got "
-            f"{len(tensor_list)})"
-        )
-    return _issue("all_gather", members, tensor, tensor_list, async_op, within=within, flaw=flaw)
+    return _issue("all_gather", members, tensor, tensor_list, async_op, within=within)
 
 
 def all_gather_single(output: Tensor, input: Tensor, group: Any = None, async_op: bool = False) -> Work | None:
@@ -419,46 +355,15 @@ def all_gather_single(output: Tensor, input: Tensor, group: Any = None, async_op
     members = _group_of(group)
     if members is None:
         return _outside("all_gather_into_tensor")
-    flaw = _ungathered("allgather", output, input, len(members.ranks))
-    return _issue("all_gather_single", members, input, output, async_op, flaw=flaw)
+    return _issue("all_gather_single", members, input, output, async_op)
 
 
-def _ungathered(name: str, output: Tensor, input: Tensor, size: int) -> Exception | None:
-    """gloo's error for an output that doesn't fit."""
-    if output.numel() % size or output.shape and output.shape[0] % size:
-        return RuntimeError(
-            f"ProcessGroupGloo::{name}: invalid output tensor list at index 0 (expected length {size}, got "
-            f"{output.shape[0] if output.shape else 0})"
-        )
-    if output.dtype is not input.dtype:
-        return RuntimeError(
-            f"ProcessGroupGloo::{name}: invalid tensor type at index 0 (expected {_options(input)}, got {_options(output)})"
-        )
-    if output.numel() != input.numel() * size:
-        part = output.chunk(size)[0] if output.shape else output
-        return RuntimeError(
-            f"ProcessGroupGloo::{name}: invalid tensor size at index 0 (expected {_sizes(input)}, got {_sizes(part)})"
-        )
-    return None
-
-
-def _flaw_of_list(
-    op: str, tensor: Tensor, tensors: Any, members: RankGroup, root: int, words: tuple[str, str]
-) -> RuntimeError | None:
-    """gloo's error about the list for gather or scatter.  words: torch's for its root, gloo's for the list."""
-    rank, list_name = words
-    if here().number != root:
-        if tensors:
-            raise ValueError(f"Argument ``{op}_list`` must NOT be specified on non-{rank} ranks.")
-        return None
-    if not tensors:
+def _check_root_list(op: str, tensors: Any, root: int, rank: str) -> None:
+    """Raises torch's error about the list for gather or scatter.  rank: torch's word for its root."""
+    if here().number != root and tensors:
+        raise ValueError(f"Argument ``{op}_list`` must NOT be specified on non-{rank} ranks.")
+    if here().number == root and not tensors:
         raise ValueError(f"Argument ``{op}_list`` must be specified on {rank} rank.")
-    if len(tensors) != len(members.ranks):
-        return RuntimeError(
-            f"ProcessGroupGloo::{op}: Incorrect {list_name} list size {len(tensors)}. {list_name.capitalize()} list size "
-            f"should be {len(members.ranks)}, same as size of the process group."
-        )
-    return _like(op, tensor, tensors)
 
 
 def gather(
@@ -471,10 +376,10 @@ def gather(
     members = _group_of(group)
     if members is None:
         return _outside("gather")
-    root, bad = _root_of(members, dst, group_dst, "gather", 0)
-    bad = _flaw_of_list("gather", tensor, gather_list, members, root, ("destination", "output")) or bad
+    root = _root_of(members, dst, group_dst, 0)
+    _check_root_list("gather", gather_list, root, "destination")
     outputs = gather_list if here().number == root else None
-    return _issue("gather", members, tensor, outputs, async_op, root=("dst", root), within=within, flaw=bad)
+    return _issue("gather", members, tensor, outputs, async_op, root=("dst", root), within=within)
 
 
 def scatter(
@@ -487,10 +392,10 @@ def scatter(
     members = _group_of(group)
     if members is None:
         return _outside("scatter")
-    root, bad = _root_of(members, src, group_src, "scatter", 0)
-    bad = _flaw_of_list("scatter", tensor, scatter_list, members, root, ("source", "input")) or bad
+    root = _root_of(members, src, group_src, 0)
+    _check_root_list("scatter", scatter_list, root, "source")
     inputs = list(scatter_list) if here().number == root else None
-    return _issue("scatter", members, inputs, tensor, async_op, root=("src", root), within=within, flaw=bad)
+    return _issue("scatter", members, inputs, tensor, async_op, root=("src", root), within=within)
 
 
 def reduce_scatter(
@@ -502,13 +407,7 @@ def reduce_scatter(
     if members is None:
         return _outside("reduce_scatter")
     name = _reduction(op)
-    flaw = _unfit(name, output) or _like("reduce_scatter", output, input_list)
-    if len(input_list) != len(members.ranks):
-        flaw = RuntimeError(
-            f"ProcessGroupGloo::reduce_scatter: invalid input tensor list at index 0 (expected length {len(members.ranks)}, got "
-            f"{len(input_list)})"
-        )
-    return _issue("reduce_scatter", members, list(input_list), output, async_op, reduce_op=name, flaw=flaw)
+    return _issue("reduce_scatter", members, list(input_list), output, async_op, reduce_op=name)
 
 
 def reduce_scatter_single(
@@ -520,13 +419,7 @@ def reduce_scatter_single(
     if members is None:
         return _outside("reduce_scatter_tensor")
     name = _reduction(op)
-    flaw = _unfit(name, input)
-    rows_out, rows_in = (x.shape[0] if x.shape else 0 for x in (output, input))
-    if rows_out * len(members.ranks) != rows_in:
-        flaw = RuntimeError(
-            f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows_out * len(members.ranks)} vs. {rows_in})."
-        )
-    return _issue("reduce_scatter_single", members, input, output, async_op, reduce_op=name, flaw=flaw)
+    return _issue("reduce_scatter_single", members, input, output, async_op, reduce_op=name)
 
 
 def all_to_all(
@@ -550,18 +443,7 @@ def all_to_all_single(
     _check_tensor(output, "output")
     _check_tensor(input, "input")
     splits = tuple(tuple(map(operator.index, part or ())) for part in (input_split_sizes, output_split_sizes))
-    flaw: Exception | None = None
-    for x, sizes in zip((input, output), splits):
-        rows = x.shape[0] if x.shape else 0
-        if sizes and len(sizes) != len(members.ranks):
-            flaw = RuntimeError("Number of tensor splits not equal to group size")
-        if sizes and sum(sizes) != rows:
-            flaw = flaw or RuntimeError("Split sizes doesn't match total dim 0 size")
-    if not any(splits) and input.nbytes != output.nbytes:
-        flaw = RuntimeError(
-            "[enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/alltoall.cc:30] in->size == out->size. "
-        )
-    return _issue("all_to_all_single", members, input, output, async_op, splits=(splits[0], splits[1]), flaw=flaw)
+    return _issue("all_to_all_single", members, input, output, async_op, splits=(splits[0], splits[1]))
 
 
 def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Work | None:
@@ -604,12 +486,9 @@ def _message(
     else:
         event.src = end
     work = _call(rank, event, members, x, x, async_op)
-    if end == rank.number:
+    if flaw := refusal(event, x, x):
         rank.world.refuse(event)
-        raise RuntimeError(
-            "[enforce fail at /__w/pytorch/pytorch/third_party/gloo/gloo/transport/tcp/pair.cc:801] state_ >= CONNECTED. 1 vs 4. "
-            f"Pair is not connected ([127.0.0.1]:0${rank.number} <--> [none])"
-        )
+        raise RuntimeError(flaw)
     return work
 
 
@@ -748,7 +627,7 @@ def gather_object(
     members = _group_of(group)
     if members is None:
         return _outside("gather_object")
-    root, bad = _root_of(members, dst, group_dst, "gather", 0)
+    root = _root_of(members, dst, group_dst, 0)
     number = here().number
     if number == root and not object_gather_list:
         raise ValueError("Argument ``gather_list`` must be specified on destination rank.")
@@ -779,7 +658,7 @@ def broadcast_object_list(
     members = _group_of(group)
     if members is None:
         return _outside("broadcast_object_list")
-    root, bad = _root_of(members, src, group_src, "broadcast", 0)
+    root = _root_of(members, src, group_src, 0)
     is_root = here().number == root
     plains = [_pickled(value) for value in object_list] if is_root else []
     count = len(object_list)
@@ -813,7 +692,7 @@ def scatter_object_list(
         return _outside("scatter_object_list")
     if not isinstance(scatter_object_output_list, list) or not scatter_object_output_list:
         raise ValueError("Expected argument scatter_object_output_list to be a list of size at least 1.")
-    root, bad = _root_of(members, src, group_src, "scatter", 0)
+    root = _root_of(members, src, group_src, 0)
     is_root = here().number == root
     plains = [_pickled(value) for value in scatter_object_input_list] if is_root else []
     most = new([max((p.data.numel() for p in plains), default=0)], (1,), dtypes.int64)

@@ -38,10 +38,10 @@ class TensorValues:
 
     def total(self, op: str, parts: Sequence[Any], count: int) -> Any:
         """The reduction of tensors, in order.  count: of ranks, for an average."""
-        total = reduce(self._two(op, parts[0]), parts)
+        total = reduce(self.two(op, parts[0]), parts)
         return total / count if op == "AVG" else total
 
-    def _two(self, op: str, like: Any) -> Callable[[Any, Any], Any]:
+    def two(self, op: str, like: Any) -> Callable[[Any, Any], Any]:
         """The reduction of two tensors."""
         truths = str(like.dtype) == "torch.bool"
         functions: dict[str, Callable] = {

@@ -51,13 +51,15 @@ class Poll(NamedTuple):
 class World:
     """N ranks and their calls.
 
-    memory: for the kind of tensors that the program has.
+    memory: for the kind of tensors that the program has.  judging: the Monitor's other arguments.
     """
 
-    def __init__(self, world_size: int, memory: TensorValues | None = None, check: bool = True) -> None:
+    def __init__(
+        self, world_size: int, memory: TensorValues | None = None, check: bool = True, **judging: Any
+    ) -> None:
         self.size, self.memory = world_size, memory or TensorValues()
-        self.monitor = Monitor(world_size, check)
-        self.ranks = [Rank(self, number) for number in range(world_size)]
+        self.monitor = Monitor(world_size, check, **judging)
+        self.ranks = [self.make_rank(number) for number in range(world_size)]
         self.everybody = RankGroup("0", tuple(range(world_size)))
         self.current: Rank | None = None
         self.run_others: Callable[[], None] = lambda: None  # the scheduler's
@@ -67,6 +69,9 @@ class World:
         self._refused: set[int] = set()  # the same of calls that the backend refused
         self._complete: set[int] = set()  # the same of the first event of a call that all its ranks have made
         self._totals: dict[int, Any] = {}  # the same of a complete call's first event -> its result
+
+    def make_rank(self, number: int) -> Rank:
+        return Rank(self, number)
 
     def here(self) -> Rank:
         """The rank that is running."""

@@ -76,6 +76,10 @@ class Catches:
         elif ERROR_LOG is not None:
             ERROR_LOG.addHandler(self._handler)
 
+    def take(self, places: dict, latest: dict) -> None:
+        """Continue with a different rank's catches, in two dictionaries that are empty at first."""
+        self._places, self._latest = places, latest
+
     def stop(self) -> None:
         if sys.version_info >= (3, 12):
             if self._tool is not None:

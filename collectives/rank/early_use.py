@@ -91,6 +91,10 @@ class Watch(DispatchMode):
         self.guards.clear()
         self.settle()
 
+    def take(self, guards: dict[int, Guard], calls: dict[tuple, int]) -> None:
+        """Continue with the guards of a different rank, and with its calls by site."""
+        self.guards, self._calls = guards, calls
+
     def issued(self, call: Reading, frame: FrameType | None, caller: FrameType | None, goes_on: bool) -> None:
         """A call was issued, which may fill a tensor that another one still sends.  goes_on: the program waits for it later."""
         if call.event.op == "recv":
@@ -213,7 +217,7 @@ class Unwatched:
     def _nothing(self, *_) -> None: ...
 
     guards: dict[int, Guard] = {}
-    start = stop = issued = is_due = add = returns = waits = remove = settle = _nothing
+    start = stop = issued = is_due = add = returns = waits = remove = settle = take = _nothing
     run_backward = staticmethod(torch_private.run_backward)
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch.optim.optimizer import Optimizer, register_optimizer_step_post_hook
 
-_counting: list[Steps] = []  # of the tracers that are entered
+counting: list[Steps] = []  # of the tracers that are entered
 
 
 class Steps:
@@ -22,12 +22,12 @@ class Steps:
         self._closing: int | None = None  # the optimizer that ends a step
 
     def start(self) -> None:
-        _counting.append(self)
-        self._hook = register_optimizer_step_post_hook(self._stepped)
+        counting.append(self)
+        self._hook = register_optimizer_step_post_hook(self.stepped)
 
     def stop(self) -> None:
         self._hook.remove()
-        _counting.remove(self)
+        counting.remove(self)
 
     @property
     def count(self) -> int:
@@ -39,7 +39,7 @@ class Steps:
         """Called by the program when a step has ended."""
         self._marked = self._over = True
 
-    def _stepped(self, optimizer: Optimizer, *_) -> None:
+    def stepped(self, optimizer: Optimizer, *_) -> None:
         if torch.compiler.is_compiling() or self._marked:  # while it is traced, nothing is carried out
             return
         me = id(optimizer)
@@ -57,5 +57,5 @@ def step_ended() -> None:
 
     Without it, a step ends when the optimizer steps. Calls before the first mark belong to the first step.
     """
-    for steps in _counting:
+    for steps in counting:
         steps.mark()

@@ -165,12 +165,12 @@ def is_plain(mine: object) -> bool:
 
 
 SOURCES = Feature("naming the source of a recv from anyone")
-_source_rank = SOURCES.takes("torch.distributed.Work._source_rank")
+SOURCES.takes("torch.distributed.Work._source_rank")
 
 
 def source_rank(work: Work) -> int | None:
     """The rank, within the group, that a recv from any source received from; None if torch doesn't expose it."""
-    return _source_rank(work) if SOURCES else None
+    return work._source_rank() if SOURCES else None
 
 
 BATCHES = Feature("telling when a batch of messages, or a coalesced one of calls, has ended")
@@ -222,6 +222,35 @@ def fake_backend() -> bool:
     """Whether torch has the backend "fake", which transfers nothing: importing its module registers it."""
     WARMING.takes("torch.testing._internal.distributed.fake_pg")
     return bool(WARMING)
+
+
+PRETENDING = Feature("run(..., pretend=True)")
+_Groups = PRETENDING.takes("torch.distributed.distributed_c10d._World", object)
+PRETENDING.takes("torch.distributed.distributed_c10d._world")
+by_thread = PRETENDING.takes("torch._C._distributed_c10d._set_thread_isolation_mode")  # whether C++ keeps groups so
+
+
+class GroupState(_Groups):
+    """The state of a process's groups, which torch keeps once; each rank of one process has its own."""
+
+    pg_map: Any = None  # which torch makes properties
+    pg_names = pg_group_ranks = pg_backend_config = tags_to_pg = pg_to_tag = pg_map
+    group_count = 0
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pg_map, self.pg_names, self.pg_group_ranks = {}, {}, {}
+        self.pg_backend_config, self.tags_to_pg, self.pg_to_tag = {}, {}, {}
+
+
+def groups() -> Any:
+    """The state of the groups that torch.distributed's functions use now."""
+    return torch.distributed.distributed_c10d._world if PRETENDING else None
+
+
+def set_groups(state: Any) -> None:
+    if PRETENDING:
+        torch.distributed.distributed_c10d._world = state
 
 
 # --- a tensor used too early --------------------------------------------------------------
