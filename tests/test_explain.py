@@ -407,7 +407,7 @@ def test_files_that_cannot_be_used_are_named_and_the_rest_is_used(tmp_path):
     (tmp_path / "nccl_trace_rank_4").write_bytes(pickle.dumps({"version": "2.10", "entries": [{"record_id": 0}]}))
     (tmp_path / "notes.txt").write_text("the job hung")
     said = explain(tmp_path)
-    assert said.startswith("Rank 1 holds up")
+    assert said.startswith("There are dumps of 2 of 5 ranks.\nRank 1 holds up")
     assert "nccl_trace_rank_2 is empty: its process was ended before it wrote anything." in said
     assert "nccl_trace_rank_3 is cut short: its process was ended while it wrote." in said
     assert "nccl_trace_rank_4 is not a complete dump: " in said

@@ -156,6 +156,62 @@ def test_numbers_that_cannot_belong_to_one_call(tmp_path):
     assert "parted" not in said(tmp_path / "rooted", lines(0, 420, 426, "BROADCAST"), lines(1, 423, 424, "BROADCAST"))
 
 
+WORLDS = {
+    "torchrun": "+ torchrun --nnodes=4 --nproc-per-node=2 train.py",
+    "apart": "torchrun --nnodes 4 \\\n  --nproc_per_node 2 train.py",
+    "sbatch": "#SBATCH --nodes=4\n#SBATCH --ntasks-per-node=2",
+    "program": "[2025-09-01 05:00:01] init done, world_size=8",
+    "store": "torch.distributed.DistStoreError: Timed out after 601 seconds waiting for clients. 7/8 clients joined.",
+    "gather": "",
+}
+
+
+@pytest.mark.parametrize("source", WORLDS)
+def test_the_world_is_what_any_line_reports(source, tmp_path):
+    """Two ranks are heard of, all is well with these, and the other six are unknown: nobody is told to look elsewhere."""
+    work = "\n".join(lines(r, 78, 79, "_ALLGATHER_BASE", 80) for r in range(2))
+    if source == "gather":
+        work = work.replace("NumelOut=80", "NumelOut=640")
+    told = said(tmp_path, WORLDS[source], work)
+    assert "There are logs of 2 of 8 ranks: which rank isn't in the call can't be known.\n" in told, told
+    assert "look below the program" not in told and "No rank lacks" not in told
+    alone = said(tmp_path / "alone", work.replace("NumelOut=640", "NumelOut=80"))
+    assert "whether the job has more ranks" in alone and "If it has none and all fits, look below the program" in alone
+
+
+def test_calls_that_are_queued_are_no_waits(tmp_path):
+    """How far Python has run ahead means nothing: all of them wait in the call after the last that has ended."""
+    told = said(tmp_path, lines(0, 78, 81), SIGNAL.format(r=1, queued=85, done=77), SIGNAL.format(r=2, queued=79, done=77))
+    assert "#85" not in told and "#79" not in told and "lacks" not in told.split("\n\n")[1], told
+    assert told.startswith("No rank lacks a call: all 3 ranks have made all_reduce #78"), told
+
+
+def test_groups_of_one_name_are_told_apart(tmp_path):
+    """Rank 1's line is of a group with a number, or with members, of its own: it lacks none of those of rank 0's group."""
+    dp = ("1", "mesh_dp")
+    programs = [[Do("all_reduce", dp, line=3)] if rank in (0, 2) else [STOP] for rank in range(8)]
+    Played({WORLD: tuple(range(8)), dp: (0, 2, 4, 6)}, programs).write(tmp_path, missing=(1, 3, 4, 5, 6, 7))
+    status = STATUS.format(r=1, seq=1, queued=1, done=0).replace("PG ID 0 PG GUID 0(default_pg) Rank 1", "PG ID 1 PG GUID {}(mesh_dp) Rank 0")
+    for name in ("2", "1"):
+        told = said(tmp_path, status.format(name))
+        assert "Rank 1 is waiting in call #1 of group mesh_dp, for" in told, told
+        assert "lacks" not in told and "hold" not in told, told
+
+
+def test_the_group_that_is_behind_the_others_of_its_kind(tmp_path):
+    """One tensor-parallel group of a mesh is a call behind: there the hang began, and data parallelism waits for it."""
+    groups, programs = dumps.mesh(1, 6, 2), []
+    tp = {rank: group for group, ranks in groups.items() if group[1] == "mesh_tp" for rank in ranks}
+    dp = {rank: group for group, ranks in groups.items() if group[1] == "mesh_dp" for rank in ranks}
+    for rank in range(12):
+        programs.append([Do("all_reduce", tp[rank], line=1), Do("all_reduce", dp[rank], line=2)])
+    programs[5] = [STOP]
+    Played(groups, programs).write(tmp_path, missing=(1, 3, 5, 6, 7, 8, 9, 10, 11))
+    told = explain(tmp_path)
+    assert told.startswith("There are dumps of 3 of 12 ranks.\nGroup mesh_tp (4, 5) is behind the others of its kind: "), told
+    assert "which ranks 0 and 2 have completed in theirs. If all of them make the same calls, the hang began among" in told
+
+
 def test_what_is_passed_fits_only_if_it_is_known(tmp_path):
     told = said(tmp_path, *(STATUS.format(r=r, seq=9, queued=9, done=8) for r in range(3)))
     assert "Whether what they pass fits together isn't known" in told, told

@@ -26,6 +26,7 @@ from .failures import Failures
 from .fr_tables import FlightTables
 from .host_map import HostMap
 from .hosts import HostEvents
+from .launcher import LaunchLines
 from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
@@ -39,6 +40,7 @@ from .watchdog import Log
 STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
 HEAD = 1 << 16  # bytes by which a file's kind is known
+MOST_FILES = 30  # of which nothing is used, that are named
 
 
 @dataclass
@@ -53,6 +55,7 @@ class Evidence:
     ras: Ras = field(default_factory=Ras)
     counters: PortCounters = field(default_factory=PortCounters)
     tables: FlightTables = field(default_factory=FlightTables)
+    launches: LaunchLines = field(default_factory=LaunchLines)
     collected: Collected = field(default_factory=Collected)
     stacks: Stacks = field(default_factory=Stacks)
     nccl: NcclLog = field(default_factory=NcclLog)
@@ -71,9 +74,17 @@ class Evidence:
     @property
     def job(self) -> DumpedJob:
         """The dumps, put together."""
-        size = max(self.failures.world, self.ras.gpus)
-        seen = 1 + max([*self.watchdog.seen, *(end.rank or 0 for end in self.failures.ends)], default=-1)
-        return DumpedJob({record.rank: record for record in self.dumps}, size=size, seen=seen)
+        return DumpedJob({record.rank: record for record in self.dumps}, size=self.world, seen=self._shown_ranks)
+
+    @property
+    def _shown_ranks(self) -> int:
+        return 1 + max([*self.watchdog.seen, *(end.rank or 0 for end in self.failures.ends)], default=-1)
+
+    @property
+    def world(self) -> int:
+        """The number of ranks that a file reports; 0 for none."""
+        sizes = (self.failures.world, self.ras.gpus, self.launches.stated, self.watchdog.world, self.nccl.ranks)
+        return max((size for size in sizes if size >= max(2, self._shown_ranks)), default=0)
 
     @property
     def is_empty(self) -> bool:
@@ -123,15 +134,16 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
     evidence.traces.sort(key=lambda trace: trace.rank)
     evidence.dumps = _one_of_each_rank(evidence)
     _check_together(evidence)
-    for source in (evidence.tables, evidence.watchdog):
+    groups = {group for record in evidence.dumps for group in record.groups.values() if group.ranks}
+    for records in (evidence.tables.dumps(), evidence.watchdog.dumps(groups)):
         dumped = {record.rank for record in evidence.dumps}
-        evidence.dumps += [record for record in source.dumps() if record.rank not in dumped]
+        evidence.dumps += [record for record in records if record.rank not in dumped]
     evidence.dumps.sort(key=lambda record: record.rank)
     if evidence.quiet:
         whose = list(dict.fromkeys(evidence.host_map.of_file(name) or name for name in evidence.quiet))
         evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed(whose, 6)}.")
     if evidence.others:
-        evidence.said.append(f"Nothing is recognized in {listed(evidence.others, 3)}.")
+        evidence.said.append(f"Nothing is recognized in {listed(evidence.others, MOST_FILES)}.")
     return evidence
 
 
@@ -149,7 +161,10 @@ def _settle_hosts(evidence: Evidence) -> None:
             evidence.processes[number].add(rank)
     evidence.host_map.hosts |= {*filter(None, (event.host for event in evidence.hosts.events)), *evidence.nccl.hosts}
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
-    evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts)
+    for pod, node in evidence.launches.pods.items():
+        evidence.host_map.pods[node].add(pod)
+    listed_hosts = evidence.launches.hosts(evidence.world)
+    evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts, listed=listed_hosts)
     evidence.hosts.settle(evidence.host_map, evidence.processes)
     evidence.nccl.address_of = evidence.host_map.names | evidence.nccl.address_of
     evidence.counters.settle(evidence.host_map)
@@ -308,7 +323,7 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     rank = rank_in(path)
     readers: list[Any] = [
         evidence.watchdog, evidence.nccl, evidence.measured, evidence.failures, evidence.hosts, evidence.ras, evidence.stacks, evidence.counters,
-        evidence.collected, evidence.tables,
+        evidence.collected, evidence.tables, evidence.launches,
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)

@@ -102,8 +102,11 @@ class HostMap:
         self._ranks_of[path] |= set(ranks)
         self._processes[path] |= {*processes, *(f"rank {rank}" for rank in ranks)}
 
-    def settle(self, *sources: dict[int, str]) -> None:
-        """Find each rank's host.  sources: by rank, the host that evidence names for it, the most certain first."""
+    def settle(self, *sources: dict[int, str], listed: dict[int, str] | None = None) -> None:
+        """Find each rank's host.  sources: by rank, the host that evidence names for it, the most certain first.
+
+        listed: by the order of a launcher's list, as launchers number ranks."""
+        self.hosts |= set((listed or {}).values())
         self.hosts |= {host for hosts in sources for host in hosts.values() if not _ADDRESS.fullmatch(host)}
         self._learn_from_ranks()
         self._fold_readings()
@@ -118,6 +121,10 @@ class HostMap:
                 before = self.of_rank.get(rank, "")
                 if host and (not before or _ADDRESS.fullmatch(before)):
                     self.of_rank[rank] = host
+        pods = {pod for pods in self.pods.values() for pod in pods}
+        if not any(self.of_rank.get(rank, host) not in (host, *pods) for rank, host in (listed or {}).items()):
+            self.by_order |= {rank for rank in listed or {} if rank not in self.of_rank}
+            self.of_rank = (listed or {}) | self.of_rank
         self._by_blocks()
 
     def _learn_from_ranks(self) -> None:

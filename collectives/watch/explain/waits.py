@@ -49,6 +49,7 @@ class DumpedJob:
     seen: int = 0
     members: dict[ProcessGroup, tuple[int, ...]] = field(default_factory=dict)
     inferred: list[ProcessGroup] = field(default_factory=list)  # groups whose members are the ranks that called it
+    unlisted: set[ProcessGroup] = field(default_factory=set)  # groups of which one member is known
     lanes: dict[int, dict[LaneKey, DumpedLane]] = field(default_factory=dict)  # by rank
     same: dict[ProcessGroup, ProcessGroup] = field(default_factory=dict)  # a group as dumps have it -> as it is meant
     open: dict[int, dict[LaneKey, int]] = field(default_factory=dict)  # by rank, its first call that has not ended
@@ -111,8 +112,21 @@ class DumpedJob:
                 self.members[group] = tuple(range(self.world_size))
             elif group not in self.members:
                 alone = len(callers[group]) == 1  # no group of one rank ever waits: it has others, whoever they are
-                self.members[group] = tuple(range(self.world_size)) if alone else tuple(sorted(callers[group]))
+                self.members[group] = self._possible(group, callers[group]) if alone else tuple(sorted(callers[group]))
+                self.unlisted |= {group} if alone else set()
                 self.inferred += [group] * (not alone)
+
+    def _possible(self, group: ProcessGroup, callers: set[int]) -> tuple[int, ...]:
+        """The ranks that may be in a group of which one is known: those whose dumps don't show that they aren't."""
+        has_kind = group.desc not in ("", "undefined")
+        elsewhere = {
+            rank
+            for rank, dump in self.dumps.items()
+            if not dump.from_log and any(listed.ranks for listed in dump.groups.values()) and group.name not in dump.groups
+            or has_kind and any(sibling.desc == group.desc and sibling.name != group.name for sibling in dump.groups.values())
+        }
+        possible = set(range(self.world_size)) - elsewhere | callers
+        return tuple(sorted(possible)) if len(possible) > 1 else tuple(range(self.world_size))
 
     def _lanes_of(self, dump: Dump) -> dict[LaneKey, DumpedLane]:
         lanes: dict[LaneKey, DumpedLane] = {}

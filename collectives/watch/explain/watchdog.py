@@ -6,6 +6,7 @@ with the two or three calls that each rank is known to have made, so logs are ju
 
 import re
 from dataclasses import dataclass, field
+from typing import Iterable
 
 from ...format import name_ranks
 from ...log.backends import NCCL
@@ -73,7 +74,9 @@ class Log:
     _failing: int | None = None  # the rank whose error NCCL's own words follow
     _stack_of: int | None = None  # the rank whose stack follows
     _rank: int | None = None
+    _groups: dict[str, list[ProcessGroup]] = field(default_factory=dict)
     errors: dict[int, list[str]] = field(default_factory=dict)  # by rank, the call in which NCCL failed, and its words
+    world: int = 0  # ranks, by what they pass to a gather or a scatter of all
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
@@ -158,8 +161,11 @@ class Log:
         if failed >= 0:
             counts.failed.setdefault(failed, Signature(ops.UNTOLD))
 
-    def dumps(self) -> list[Dump]:
-        """A dump of each rank, with the calls in the log."""
+    def dumps(self, with_members: Iterable[ProcessGroup] = ()) -> list[Dump]:
+        """A dump of each rank, with the calls in the log.  with_members: groups, from dumps."""
+        self._groups = {}
+        for group in with_members:
+            self._groups.setdefault(group.name, []).append(group)
         if not self.counts and not self.works:
             return []
         for (rank, number), (what, ran, stamp) in self.works.items():
@@ -168,6 +174,9 @@ class Log:
             if counts is None:  # an old log, or one that is cut: the group is unknown
                 counts = groups.setdefault(DEFAULT if not groups else next(iter(groups)), Counts(when=stamp))
             counts.failed[number] = what
+            group = next(group for group, those_of in groups.items() if those_of is counts)
+            if group.desc == DEFAULT.desc or group.name == DEFAULT.name:
+                self.world = max(self.world, _members(what))
             counts.since, counts.last, counts.limit = stamp - ran * 1_000_000, max(counts.last, stamp), ran / 1e3
         return [self._dump(rank) for rank in sorted(self.counts)]
 
@@ -181,11 +190,21 @@ class Log:
             for (call, what), of in ranks.items()
         ]
 
+    def _listed(self, group: ProcessGroup, rank: int) -> ProcessGroup:
+        """The group with its members, where dumps list them; apart from groups of this name that the rank isn't in."""
+        alike = self._groups.get(group.name, [])
+        if members_of := [listed for listed in alike if rank in (listed.ranks or ())]:
+            return members_of[0]
+        return group._replace(name=f"{group.name} of rank {rank}") if alike else group
+
     def _dump(self, rank: int) -> Dump:
         launches: list[Launch] = []
         groups = self.counts.get(rank, {})
-        for group, counts in groups.items():
+        for entry, counts in groups.items():
+            group = self._listed(entry, rank)
             numbers = {counts.ended: True, **dict.fromkeys(sorted(counts.failed), False)}
+            if 0 <= counts.ended < counts.queued and not counts.failed:  # it waits in the next one, however many are queued
+                numbers[counts.ended + 1] = False
             if counts.queued > max(numbers):
                 numbers[counts.queued] = False
             for number, over in numbers.items():
@@ -200,6 +219,14 @@ class Log:
         launches.sort(key=lambda launch: (launch.made, launch.number))
         launches = [launch._replace(index=index) for index, launch in enumerate(launches)]
         return Dump(
-            rank, "log", "", NCCL.name, "", {g.name: g for g in groups}, Launches(launches), 0, False, [ONLY_LOG], from_log=True,
+            rank, "log", "", NCCL.name, "", {g.name: self._listed(g, rank) for g in groups}, Launches(launches), 0, False, [ONLY_LOG], from_log=True,
             written=max((counts.last for counts in groups.values()), default=0),
         )  # fmt: skip
+
+
+def _members(what: Signature) -> int:
+    """The members of a group, by the elements that one passes to a gather or a scatter of all and gets; 0 if they don't show."""
+    if ops.family(what.op) not in ("all_gather", "reduce_scatter") or not what.sizes or not what.results:
+        return 0
+    small, large = sorted((what.sizes[0][0], what.results[0][0]))
+    return large // small if small and large % small == 0 else 0

@@ -21,7 +21,6 @@ from .watchdog import ONLY_LOG
 
 FIRST_TIME = 1_000_000_000  # nanoseconds; less than that is an order alone
 MOST_ROWS = 40  # of the table
-MOST_UNHEARD = 4  # times as many ranks as there are dumps, beyond which the report begins with that
 MOST_LINES = 4  # of a list of ranks in it
 BELOW = (
     "look below the program: a kernel that does not end, a GPU, a link, the network between the hosts of these ranks"
@@ -49,8 +48,7 @@ def explained(
     if judged.job.is_partial and any(judged.waits):
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
         known = list(chain(*(_about(names, alike, first=True) for alike in kinds)))
-        few_first = not known or names.job.shown > MOST_UNHEARD * len(names.job.dumps)
-        lines = [*_of_few(names, all_run), *known] if few_first else [*known, *_of_few(names, all_run)]
+        lines = [*_coverage(names), *known, *_behind(names)] if known else _of_few(names, all_run)
         lines += failures
     elif failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
@@ -105,17 +103,53 @@ def waits(names: "Names") -> list[str]:
 def _of_few(names: "Names", all_run: bool) -> list[str]:
     """The sentences on the waits of a few ranks, when most of the job's ranks are not heard of."""
     job, kind = names.job, "logs" if names.is_from_log else "dumps"
-    heard, lines = sorted(job.dumps), waits(names)
+    behind = _behind(names)
+    lines = [*behind, *waits(names)]
     if all_run:
         return [*lines, f"So {BELOW}."]
     if job.is_stated:
-        there = f"There are {kind} of {len(heard):,} of {job.world_size:,} ranks"
-        lines.insert(0, f"{there}: which rank isn't in the call can't be known.")
+        unknown = ": which rank isn't in the call can't be known" * (not behind)
+        lines.insert(0, f"{_coverage(names)[0].removesuffix('.')}{unknown}.")
     else:
-        only = f"Only {few(heard)} {'is' if len(heard) == 1 else 'are'} heard of in these {kind}"
+        only = f"Only {few(job.dumps)} {'is' if len(job.dumps) == 1 else 'are'} heard of in these {kind}"
         lines.append(f"{only}, and the job has more ranks: which of them isn't in the call can't be known.")
     what = "the lines of all ranks" if names.is_from_log else "the dumps of all ranks"
     return [*lines, f"Collect {what}: {COLLECT[kind]}."]
+
+
+def _coverage(names: "Names") -> list[str]:
+    """A sentence on the ranks that are heard of, where that isn't all of a known number."""
+    kind = "logs" if names.is_from_log else "dumps"
+    return [f"There are {kind} of {len(names.job.dumps):,} of {names.job.world_size:,} ranks."] * names.job.is_stated
+
+
+def _behind(names: "Names") -> list[str]:
+    """A sentence on the group that waits in a call which the other groups of its kind have completed."""
+    job, candidates = names.job, []
+    at: dict[ProcessGroup, int] = {}
+    for group in [group for group in job.members if group.desc and group.ranks]:
+        numbers = [job.open[rank].get(group) for rank in job.members[group] if rank in job.dumps]
+        if len(job.members[group]) < job.world_size and any(numbers):
+            at[group] = min(filter(None, numbers))
+    for group, number in at.items():
+        alike = [sibling for sibling in job.members if sibling.desc == group.desc and sibling != group and sibling.ranks]
+        calls = [(rank, sibling) for sibling in alike for rank in job.members[sibling] if sibling in job.lanes.get(rank, ())]
+        ahead = [rank for rank, sibling in calls if _is_over(job, rank, sibling, number)]
+        if len({sibling for _, sibling in calls}) > 1 and len(ahead) == len(calls):
+            candidates.append((group, number, ahead))
+    if len(candidates) != 1:
+        return []
+    group, number, ahead = candidates[0]
+    return [
+        f"Group {group.desc} ({runs(job.members[group])}) is behind the others of its kind: it is in #{number}, which {few(ahead)} have completed in theirs. "
+        f"If all of them make the same calls, the hang began among {few(job.members[group])}, and the others wait for these."
+    ]
+
+
+def _is_over(job: DumpedJob, rank: int, group: ProcessGroup, number: int) -> bool:
+    """Whether a rank's call of this number has ended, as far as its dump shows."""
+    first, reached = job.open[rank].get(group), job.reached(rank, group)
+    return (reached or 0) >= number and (first is None or first > number)
 
 
 class Names(wording.Names):
@@ -201,7 +235,7 @@ class Names(wording.Names):
         """'; #7752 had completed': the call before it on that group, where a log reports it."""
         lane = self.job.lanes[e.rank].get(self.judged.lane(e))
         before = lane and lane.at(self.number(e) - 1)
-        return f"; #{before.number} had completed" if before and before.over is True and not e.is_message else ""
+        return f"; #{before.number} had completed" if before and before.over is True and before.number and not e.is_message else ""
 
     def sizes(self, e: Event) -> str:
         """The sizes passed; if several messages were started at once, this one's."""
@@ -324,6 +358,9 @@ def _to_joined(names: Names, causes: Sequence[Cause]) -> list[str]:
         fits = "What they pass fits together where dumps tell, and isn't known of all ranks."
     else:
         fits = "Whether what they pass fits together isn't known: there are no dumps of all these ranks."
+    if not names.job.is_stated:
+        more = "Nor is it known whether the job has more ranks, one of which may not be in the call: collect the logs of all hosts."
+        return [f"{fits} {more} If it has none and all fits, {BELOW}."]
     return [f"{fits} {'So' if all(known) else 'If it does,'} {BELOW}."]
 
 
@@ -469,7 +506,8 @@ class _Doing:
 
     def __init__(self, names: Names, wait: Wait) -> None:
         self._names, self._wait, e = names, wait, wait.event
-        lacks = "" if e.is_message else f", which lacks {few(wait.lacks)}" if wait.lacks else ""
+        is_listed = not e.is_message and names.judged.lane(e) not in names.job.unlisted
+        lacks = f", which lacks {few(wait.lacks)}" if wait.lacks and is_listed else ""
         peer = (e.src if e.op == "recv" else e.dst) if e.is_message and not e.is_from_anyone else None
         self._offset = None if peer is None else peer - e.rank
         self._words = _brief(names, e) + lacks if peer is None else f"{e.op}{names.nth(e)}"
@@ -528,7 +566,7 @@ def _op(what: Signature) -> str:
 def of_group(job: DumpedJob, group: ProcessGroup) -> str:
     """' of group tp (0-3)'; nothing for the group of all ranks."""
     members = job.members.get(group, group.ranks or ())
-    if len(members) == job.world_size:
+    if len(members) == job.world_size or group in job.unlisted:
         return _group_name(group)
     return f"{_group_name(group) or f' of group {group.name[:NAME_LENGTH]}'} ({runs(members)})"
 
