@@ -9,10 +9,11 @@ import argparse
 import signal
 import sys
 from pathlib import Path
+from typing import Sequence
 
 from ...format import wrap
-from . import story, traces
-from .evidence import gather
+from . import runs, story, traces
+from .evidence import Evidence, gather, hours_apart
 
 EPILOG = """
 examples:
@@ -59,6 +60,28 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     found = gather(paths)
     if found.is_empty:
         raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
+    found.runs = runs.windows(found.moments, hours_apart)
+    if len(found.runs) > 1 and all(Path(path).exists() for path in paths):
+        parts = _of_runs(paths, found, machine)
+    else:
+        found.runs = []
+        parts = _of_run(found, machine)
+    return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])
+
+
+def _of_runs(paths: Sequence[str | Path], found: Evidence, machine: str | None) -> list[str]:
+    """The paragraphs on several runs, one after the other."""
+    evidence = [gather(paths, window, found) for window in found.runs]
+    steps = [max((each.steps[path] for path in each.steps if runs.is_within(found.spans.get(path), each.window)), default=None) for each in evidence]
+    first = [runs.headline(found.runs), *runs.repeats(steps, [each.launches.hosts_at(each.window.last) or found.launches.hosts_at(each.window.last) for each in evidence])]
+    parts = ["\n".join(first)]
+    for k, each in [*enumerate(evidence, 1)][-runs.MOST_RUNS :]:
+        parts += [f"--- Run {k} ---", *_of_run(each, machine)]
+    return parts
+
+
+def _of_run(found: Evidence, machine: str | None) -> list[str]:
+    """The paragraphs on the evidence of one run."""
     parts = story.verdict(found)
     if found.traces:
         parts.append("\n".join(traces.words(found.traces, machine)))
@@ -66,8 +89,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
         parts.append("\n".join(found.nccl.words()))
     if found.measured.rows or found.measured.faults:
         parts.append("\n".join(found.measured.words()))
-    parts += map(_of_record, found.records)
-    return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])
+    return [*parts, *map(_of_record, found.records)]
 
 
 def _of_record(folder: Path) -> str:

@@ -31,11 +31,12 @@ from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
+from .runs import EVER, Moment, Window, place
 from .stacks import Stacks, rank_in
 from .text import LogLine, Text, line, listed, stamp, unpacked
 from .traces import Trace
 from .waits import DumpedJob
-from .watchdog import Log
+from .watchdog import Log, failing
 
 STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
@@ -65,6 +66,11 @@ class Evidence:
     host_map: HostMap = field(default_factory=HostMap)
     clocks: dict[str, float] = field(default_factory=dict)  # by file, the time of the last line on how the job ended
     zones: str = ""  # a sentence on files whose clocks are hours apart
+    moments: list[Moment] = field(default_factory=list)  # by which runs are told apart
+    spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
+    steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
+    window: Window = EVER  # the run that is explained
+    runs: list[Window] = field(default_factory=list)  # all of them, if there are several
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
@@ -104,10 +110,14 @@ class Evidence:
         return bool(failures.ends or failures.follow or met or reports)
 
 
-def gather(paths: Iterable[str | Path]) -> Evidence:
-    """All that these files and folders hold. Raises FileNotFoundError for a path that is not there."""
+def gather(paths: Iterable[str | Path], window: Window = EVER, before: "Evidence | None" = None) -> Evidence:
+    """All that these files and folders hold. Raises FileNotFoundError for a path that is not there.
+
+    window: a run, of which alone the evidence is wanted.  before: all evidence, of all runs."""
     shared, files = {}, set(_files(paths))
-    evidence = Evidence(host_map=HostMap([str(file) for file in sorted(files)]))
+    evidence = Evidence(host_map=HostMap([str(file) for file in sorted(files)]), window=window)
+    if before:
+        evidence.runs, evidence.spans = before.runs, before.spans
     evidence.records = sorted({file.parent for file in files if _is_record(file.parent)})
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in evidence.records), key=_in_order):
@@ -129,6 +139,10 @@ def gather(paths: Iterable[str | Path]) -> Evidence:
                     evidence.others.append("standard input")
             except Unusable as error:
                 evidence.said.append(f"standard input {error}.")
+    if evidence.runs:
+        evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
+    ends = {*evidence.failures.summaries, *((end.at, end.rank) for end in evidence.failures.ends)}
+    evidence.moments += [Moment(at, "end", rank) for at, rank in ends if at is not None]
     _settle_hosts(evidence)
     _check_clocks(evidence)
     evidence.traces.sort(key=lambda trace: trace.rank)
@@ -163,7 +177,7 @@ def _settle_hosts(evidence: Evidence) -> None:
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
     for pod, node in evidence.launches.pods.items():
         evidence.host_map.pods[node].add(pod)
-    listed_hosts = evidence.launches.hosts(evidence.world)
+    listed_hosts = evidence.launches.hosts(evidence.world, evidence.window.last)
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts, listed=listed_hosts)
     evidence.hosts.settle(evidence.host_map, evidence.processes)
     evidence.nccl.address_of = evidence.host_map.names | evidence.nccl.address_of
@@ -329,6 +343,8 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
         reader.begin(path, rank)
     text = Text(file, readers)
     is_known = _feed(text, path, readers, evidence)
+    if text.step is not None:
+        evidence.steps[path] = text.step
     evidence.watchdog.seen |= text.ranks
     evidence.host_map.take(path, text.writers if rank is None else {rank})
     for writer, record in text.writers.items():
@@ -348,13 +364,37 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
 
 def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evidence) -> bool:
     is_known = False
+    first, last = evidence.spans.get(path, (None, None))
+    now = first if evidence.runs else None
     for record in lines:
+        now = record.at or now
+        if evidence.runs and not (evidence.window.holds(now) if now else evidence.window == place(path, evidence.spans, evidence.runs)):
+            continue
+        if record.at and not evidence.runs:
+            first, last = first or record.at, record.at
+        if moment := _moment(record, rank_in(path)):
+            evidence.moments.append(moment)
         for reader in readers:
             if reader.read(record):
                 is_known = True
                 if record.at and reader in (evidence.watchdog, evidence.failures):
                     evidence.clocks[path] = max(record.at, evidence.clocks.get(path, 0.0))
+    if first and last:
+        evidence.spans[path] = first, last
     return any([reader.end() for reader in readers if hasattr(reader, "end")]) or is_known
+
+
+def _moment(record: LogLine, rank: int | None) -> Moment | None:
+    """A line's moment, if runs are told apart by such lines."""
+    if record.at is None:
+        return None
+    if "environment variable for each process to be" in record.text:  # torchrun, as it starts
+        return Moment(record.at, "start")
+    if call := failing(record.text):
+        group, number, in_group = call
+        rank = record.rank if record.rank is not None else in_group if rank is None else rank
+        return Moment(record.at, "call", rank, group, number)
+    return None
 
 
 def _take_json(path: str, data: bytes, evidence: Evidence, shared: dict) -> bool:

@@ -103,6 +103,7 @@ class Failures:
     unreached: Counter = field(default_factory=Counter)  # addresses of a store that ranks didn't reach
     barrier: set[int] = field(default_factory=set)  # ranks that did not pass a monitored barrier
     world: int = 0  # as a file reports it
+    summaries: list[tuple[float, int | None]] = field(default_factory=list)  # time and rank of each end in torchrun's
     named: int | None = None  # the rank that torchrun names as the root cause
     _open: dict[str, _Open] = field(default_factory=dict)
     _item: dict[str, str] | None = None
@@ -223,6 +224,8 @@ class Failures:
             from .text import line as parsed
 
             at = parsed(item["time"] + " .").at
+        if at is not None:
+            self.summaries.append((at, rank))
         known = next((end for end in self.ends if end.rank == rank and rank is not None), None)
         if status >= 0:
             if known:

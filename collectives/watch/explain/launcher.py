@@ -6,11 +6,13 @@ and sacct's table; srun's "error: HOST: task N: Exited"; the event "Successfully
 
 import re
 from dataclasses import dataclass, field
+from math import inf
 from typing import Iterator
 
 from ...judge.wording.phrases import few
 from .host_map import HostMap
 from .text import LogLine
+from .text import line as parsed
 
 _OPTIONS = {
     "nodes": r"--nnodes[= ](\d+)(?![\d:])|--nodes[= ](\d+)\b|(?:srun|sbatch|SBATCH)\b.*? -N ?(\d+)\b|--num[_-]nodes[= ](\d+)",
@@ -25,6 +27,7 @@ _EXITED = re.compile(r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<tasks>[\d,\-]
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.\-]+/)?(?P<pod>[\w.\-]+) to (?P<node>[\w.\-]+)")
 _JOB = re.compile(r"\s(?P<nodes>[a-zA-Z][\w.\-]*(?:\[[\d,\-]+\])?)\s+(?P<start>\d{4}-\d\d-\d\dT\S+)\s+(?P<end>\S+)\s+[A-Z_]+\+?(?:\s|$)")
 MOST_HOSTS = 4096  # of a list
+SLACK_SECONDS = 120.0  # after a job's end, in which its last lines may still come
 
 
 def expanded(names: str) -> list[str]:
@@ -48,12 +51,13 @@ class LaunchLines:
 
     marks = (
         b"--nnodes", b"nproc", b"--nodes", b"srun", b"mpirun", b"mpiexec", b"SBATCH", b"--ntasks", b"--num_", b"--num-", b"WORLD_SIZE", b"world_size", b"world size",
-        b"NodeList", b"NodeName", b"Successfully assigned", b"Job ", b"SLURM_",
+        b"NodeList", b"NodeName", b"Successfully assigned", b"Job ", b"SLURM_", b"OMP_NUM_THREADS env",
     )  # fmt: skip
     inner = (b" FAILED", b" CANCELLED", b" COMPLETED", b" TIMEOUT", b" NODE_FAIL", b" RUNNING", b" OUT_OF_ME")
     stated: int = 0  # ranks, the most that a line states
     local: int = 0  # ranks on a host
     lists: list[list[str]] = field(default_factory=list)  # of hosts, one of each launch
+    jobs: list[tuple[float, float, list[str]]] = field(default_factory=list)  # (start, end, hosts), of Slurm's accounts
     exits: list[tuple[str, int, str]] = field(default_factory=list)  # (host, task, how), in order
     pods: dict[str, str] = field(default_factory=dict)  # by pod, its latest node
     _parts: dict[str, int] = field(default_factory=dict)
@@ -79,7 +83,8 @@ class LaunchLines:
             self.pods[assigned["pod"]] = assigned["node"]
             is_read = True
         if job := _JOB.search(text):
-            self._add(expanded(job["nodes"]))
+            start, end = (parsed(f"{job[name]} .").at for name in ("start", "end"))
+            self.jobs.append((start or -inf, end or inf, expanded(job["nodes"])))
             return True
         if re.search(r"\bsrun\b|\bsbatch\b|odelist|NodeList|SLURM_|^Job \d", text):
             for names in _LIST.findall(text):
@@ -101,18 +106,23 @@ class LaunchLines:
 
     # --- conclusions ----------------------------------------------------------------------
 
-    def hosts(self, world: int) -> dict[int, str]:
+    def hosts_at(self, at: float | None) -> list[str]:
+        """The hosts of the launch, or of the job that ran at a time; an empty list where that isn't clear."""
+        lists = self.lists or [hosts for start, end, hosts in self.jobs if at is None or start <= at <= end + SLACK_SECONDS]
+        return lists[0] if len(lists) == 1 else []
+
+    def hosts(self, world: int, at: float | None) -> dict[int, str]:
         """By rank, its host, where the list of hosts and the number of ranks on each fit the world."""
         if not self.local or not world or world % self.local:
             return {}
-        fitting = [hosts for hosts in self.lists if len(hosts) * self.local == world]
+        hosts = self.hosts_at(at)
         of = {task: host for host, task, _ in self.exits if task < world // self.local}
         if len(of) == len({host for host, *_ in self.exits}):  # a task for each host starts all of its ranks
             match = {task * self.local + k: host for task, host in of.items() for k in range(self.local)}
         else:
             match = {}
-        if len(fitting) == 1:
-            match = {k: host for k, host in enumerate(host for host in fitting[0] for _ in range(self.local))} | match
+        if len(hosts) * self.local == world:
+            match = {k: host for k, host in enumerate(host for host in hosts for _ in range(self.local))} | match
         return match
 
     def sentences(self, host_map: HostMap) -> Iterator[str]:

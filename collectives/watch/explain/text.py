@@ -72,6 +72,7 @@ class Text:
     width: int = 0
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
     writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
+    step: int | None = None  # the last step of training that it names
 
     def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []
@@ -81,6 +82,7 @@ class Text:
                 first = False
             if self.width:
                 block = self._joined(block)
+            self.step = _last_step(block) or self.step
             writers = set(re.findall(rb"\[rank\d+\]:?", block))
             self.ranks |= {int(name[5:-2]) for name in writers if name.endswith(b":")}
             for name in writers:
@@ -122,6 +124,23 @@ class Text:
                 joined.append(raw)
             is_full = len(raw) == self.width
         return b"\n".join(joined)
+
+
+_STEP = re.compile(rb"(?:step|iter(?:ation)?)[\"']?[ =:#\[]{1,8}(\d+)")
+STEP_TRIES = 200
+
+
+def _last_step(block: bytes) -> int | None:
+    """The step of training that the last line with one names."""
+    for word in (b"step", b"iter"):
+        at = len(block)
+        for _ in range(STEP_TRIES):
+            at = block.rfind(word, 0, at)
+            if at < 0:
+                break
+            if step := _STEP.match(block, at):
+                return int(step[1])
+    return None
 
 
 def _is_fresh(raw: bytes) -> bool:

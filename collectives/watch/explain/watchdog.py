@@ -45,6 +45,12 @@ ONLY_LOG = "The watchdog's lines alone are known, no dump: they number the last 
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
+def failing(text: str) -> tuple[str, int, int] | None:
+    """(group, number, rank in the group) of the call that the watchdog reports in a line; None for a different line."""
+    group, call = _GROUP.search(text), _FAILED.search(text)
+    return (group["guid"] or group["id"], int(call[1]), int(group["rank"])) if group and call else None
+
+
 @dataclass
 class Counts:
     """The log's counts for one rank in one group."""
