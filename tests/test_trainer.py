@@ -6,6 +6,7 @@ import itertools
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 from math import prod
@@ -20,6 +21,7 @@ from helpers.trainer.meshes import (
     DIMENSIONS,
     SAMPLE,
     SMALL,
+    adamw,
     alone,
     compare,
     compare_islands,
@@ -233,7 +235,7 @@ COMMANDS = sorted(
         (ranks, re.sub(r" --(save|steps) \w+", "", options))
         for page in PAGES
         for ranks, options in re.findall(COMMAND_LINE, page.read_text())
-        if "--islands" not in options  # two jobs, see above
+        if "--islands" not in options and "--replicas" not in options  # several jobs, see there
     }
 )
 
@@ -267,6 +269,67 @@ def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     assert job.returncode == 0, words
     assert saved >= 4 and steps_in(seen)[:5] == expected_steps(5)
     assert steps_in(output) == expected_steps(saved + 4)[saved:]
+
+
+@pytest.mark.slow
+def test_replicas_go_on_without_one_that_was_killed_and_heal_a_new_one(tmp_path):
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = dict(SMALL, rows=4, steps=1000, replicas=3, least=2)
+    options = [f"--{name}={value}" for name, value in settings.items()] + [f"--meet=127.0.0.1:{port}"]
+    alone = {"RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0", "OMP_NUM_THREADS": "1"}
+
+    def start(replica):
+        program = [sys.executable, str(TRAINER / "train.py"), *options, f"--replica={replica}"]
+        return subprocess.Popen(program, env={**os.environ, **alone}, text=True, stdout=subprocess.PIPE)
+
+    def follow(words):
+        """Read replica 0's lines, until one has these words."""
+        while not seen or words not in seen[-1]:
+            line = jobs[0].stdout.readline().strip()
+            assert line, "replica 0 has ended"
+            seen.append(line)
+
+    store, seen = subprocess.Popen([sys.executable, str(TRAINER / "survive.py"), str(port)]), []
+    jobs = [start(replica) for replica in range(3)]
+    try:
+        follow("step 3:")
+        jobs[1].kill()
+        follow("[0, 2]")
+        jobs.append(start(1))
+        healed = [jobs[3].stdout.readline().strip() for _ in range(2)]
+        follow(healed[-1])
+    finally:
+        for job in [*jobs, store]:
+            job.kill()
+            job.communicate()
+    assert seen == replicas_in_one_process(settings, seen)
+    assert set(healed) <= set(seen)
+
+
+def replicas_in_one_process(settings, lines):
+    """The lines of a job whose replicas in each step were the ones that these lines name."""
+    from config import Config
+    from data import batch, load_text
+    from model import decoder, loss_of
+
+    config = Config(**settings)
+    text, model, expected = load_text(config), decoder(config), []
+    optimizer = adamw(model, config)
+    for step, line in enumerate(lines):
+        members = ast.literal_eval(line.partition("replicas ")[2])
+        optimizer.zero_grad()
+        losses = []
+        for replica in members:
+            tokens, targets = batch(text, step * config.replicas + replica, config)
+            loss = loss_of(model(tokens), targets, targets.numel()) / len(members)
+            loss.backward()
+            losses.append(loss.item())
+        norm = torch.nn.utils.clip_grad_norm_(model.parameters(), config.clip)
+        optimizer.step()
+        expected.append(f"step {step + 1}: loss {sum(losses):.6f}, gradient {norm.item():.6f}, replicas {members}")
+    return expected
 
 
 @pytest.mark.nightly

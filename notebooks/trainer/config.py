@@ -34,11 +34,15 @@ class Config:
 
     islands: int = 1  # jobs that train together, each with a mesh of these sizes
     island: int = 0  # the number of this one
-    meet: str = "localhost:29600"  # where the first rank of island 0 waits for the others
+    meet: str = "localhost:29600"  # where the first rank of island 0 waits for the others; of replicas: survive.py
     talk: int = 10  # steps of a job between two talks of the same layer
     fragments: int = 1  # parts of the layers, which take turns to talk
     outer_lr: float = 1.0
     outer_momentum: float = 0.5
+
+    replicas: int = 1  # jobs with a mesh of these sizes that add up their gradients, as long as they live
+    replica: int = 0  # the number of this one
+    least: int = 1  # replicas without which none goes on
 
     def __post_init__(self):
         shares = self.dp * self.fs * self.ep * self.microbatches
@@ -56,6 +60,12 @@ class Config:
             raise ValueError(f"--island {self.island} isn't one of {self.islands}, which count from 0")
         if self.islands > 1 and self.save:
             raise ValueError("--save keeps nothing of the outer optimizer, so it needs --islands 1")
+        if not 0 <= self.replica < self.replicas:
+            raise ValueError(f"--replica {self.replica} isn't one of {self.replicas}, which count from 0")
+        if not 1 <= self.least <= self.replicas:
+            raise ValueError(f"--least {self.least} isn't from 1 to --replicas {self.replicas}")
+        if self.replicas > 1 and (self.save or self.islands > 1):
+            raise ValueError("--replicas keep each other's copies, so they need --islands 1 and no --save")
         if self.pp > self.layers + 2:
             raise ValueError(f"--pp {self.pp} is more than {self.layers} layers, an embedding and a head")
 

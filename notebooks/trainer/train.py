@@ -19,6 +19,7 @@ from optimizer import AdamW, norm_and_loss
 from outer import Islands
 from pipeline import Stage, shard_range
 from replicas import Replicas
+from survive import Quorum
 from tensor import cut_block
 
 
@@ -37,6 +38,7 @@ class Trainer:
         self.layers = shard_model(self.model, fs, self.replicas, self.expert_replicas)
         self.optimizer = AdamW([piece for layer in self.layers for piece in pieces_of(layer, self.mesh)], config)
         self.islands = Islands([layer.shard for layer in self.layers], config) if config.islands > 1 else None
+        self.quorum = Quorum(self.state, config) if config.replicas > 1 else None
         self.stage = Stage(self.model, config, self.mesh.get_group("pp"), group_over(self.mesh, "pp"))
 
     def cut(self, block):
@@ -47,19 +49,33 @@ class Trainer:
         if self.config.cp > 1:
             cut_context(block, zigzag(self.config.length, self.config.cp), self.mesh.get_group("cp"))
 
+    @property
+    def state(self):
+        """All that a step changes on this rank, besides the number of steps."""
+        moments = [t for states in self.optimizer.states.values() for t in states]
+        return [layer.shard for layer in self.layers] + moments
+
     def step(self):
         """The loss of the whole batch, and the norm of its gradient."""
-        number = self.optimizer.steps * self.config.islands + self.config.island  # islands have different passages
-        tokens, targets = batch(self.text, number, self.config)
-        self.begin()
-        loss = self.stage.step(*(microbatches(t, self.config, self.mesh) for t in (tokens, targets)), self.last)
-        self.replicas.wait()
-        self.expert_replicas.wait()
+        loss = self.backward()
+        while self.quorum and not self.quorum.agrees([loss, *(layer.gradient for layer in self.layers)]):
+            self.optimizer.steps = self.quorum.regroup(self.optimizer.steps)
+            loss = self.backward()
         norm, loss = norm_and_loss(self.optimizer.pieces, loss, copies=self.config.tp)
         self.optimizer.step(norm)
         if self.islands:
             self.islands.meet(self.optimizer.steps)
         return loss, norm
+
+    def backward(self):
+        """This rank's share of the loss, with the gradients of this job's passages."""
+        jobs, job = self.config.islands * self.config.replicas, self.config.island + self.config.replica
+        tokens, targets = batch(self.text, self.optimizer.steps * jobs + job, self.config)
+        self.begin()
+        loss = self.stage.step(*(microbatches(t, self.config, self.mesh) for t in (tokens, targets)), self.last)
+        self.replicas.wait()
+        self.expert_replicas.wait()
+        return loss
 
     def begin(self):
         for layer in self.layers:
@@ -83,7 +99,8 @@ def main():
         loss, norm = trainer.step()
         steps = trainer.optimizer.steps
         if dist.get_rank() == 0:
-            print(f"step {steps}: loss {loss:.6f}, gradient {norm:.6f}", flush=True)
+            of = f", replicas {trainer.quorum.members}" if trainer.quorum else ""
+            print(f"step {steps}: loss {loss:.6f}, gradient {norm:.6f}{of}", flush=True)
         if config.save and steps % config.every == 0:
             save(config.save, trainer.optimizer)
     dist.destroy_process_group()
