@@ -5373,6 +5373,134 @@ def groups_of_my_own_alone(x, chosen, w, node):
     return a_copy_per_node(x, chosen, w, node)
 
 
+# --- 20 train_by_vote ---------------------------------------------------------------------
+
+VOTES = "train_by_vote"
+
+
+def tried(x, fails):
+    """Whether the exercise's sum_over_ranks goes well on this rank."""
+    dist.all_reduce(x)
+    if fails:
+        x.fill_(float("nan"))
+    return not fails
+
+
+def unanimous(ok, op=dist.ReduceOp.MIN):
+    votes = torch.tensor([float(ok)])
+    dist.all_reduce(votes, op)
+    return bool(votes.item())
+
+
+@right(VOTES)
+def failures_counted(w, gradients, fails, lr):
+    """A sum of the failures, one at a time, instead of a smallest vote."""
+    attempts = [0] * len(gradients)
+    for step, gradient in enumerate(gradients):
+        while True:
+            total = gradient.clone()
+            failed = torch.tensor([0 if tried(total, attempts[step] < fails[step]) else 1])
+            attempts[step] += 1
+            dist.all_reduce(failed)
+            if not failed.item():
+                break
+        w.sub_(total, alpha=lr / dist.get_world_size())
+    return attempts
+
+
+def with_votes(w, gradients, fails, lr, vote=unanimous, clone=True, early=False):
+    attempts = []
+    for gradient, failures in zip(gradients, fails):
+        total, count, happened = gradient.clone(), 0, False
+        while not happened:
+            total = gradient.clone() if clone else total
+            ok = tried(total, count < failures)
+            if early and ok:
+                w -= lr * total / dist.get_world_size()
+            happened = vote(ok)
+            count += 1
+        if not early:
+            w -= lr * total / dist.get_world_size()
+        attempts.append(count)
+    return attempts
+
+
+@right(VOTES)
+def with_a_function(w, gradients, fails, lr):
+    return with_votes(w, gradients, fails, lr)
+
+
+@wrong(VOTES, "Who has to know that it failed|others vote")
+def each_decides_alone(w, gradients, fails, lr):
+    attempts = []
+    for gradient, failures in zip(gradients, fails):
+        count = 0
+        while not tried(total := gradient.clone(), count < failures):
+            count += 1
+        w -= lr * total / dist.get_world_size()
+        attempts.append(count + 1)
+    return attempts
+
+
+@wrong(VOTES, "was left out")
+def step_left_out(w, gradients, fails, lr):
+    attempts = []
+    for gradient, failures in zip(gradients, fails):
+        count, happened = 0, False
+        while not happened:
+            total = gradient.clone()
+            happened = unanimous(tried(total, count < failures))
+            count += 1
+        if count == 1:
+            w -= lr * total / dist.get_world_size()
+        attempts.append(count)
+    return attempts
+
+
+@wrong(VOTES, "clone the gradient|clone it")
+def sum_of_sums(w, gradients, fails, lr):
+    return with_votes(w, gradients, fails, lr, clone=False)
+
+
+@wrong(VOTES, "only after a vote that has passed|after the vote that passes|clone the gradient")
+def step_before_the_vote(w, gradients, fails, lr):
+    return with_votes(w, gradients, fails, lr, early=True)
+
+
+@wrong(VOTES, "clone the gradient|own attempts")
+def best_vote_wins(w, gradients, fails, lr):
+    return with_votes(w, gradients, fails, lr, vote=lambda ok: unanimous(ok, dist.ReduceOp.MAX))
+
+
+@wrong(VOTES, "only w changes")
+def gradients_summed_in_place(w, gradients, fails, lr):
+    kept = [gradient.clone() for gradient in gradients]
+    attempts = with_votes(w, kept, fails, lr)
+    for gradient in gradients:
+        gradient.zero_()
+    return attempts
+
+
+@wrong(VOTES, "Step by the mean")
+def step_by_the_sum(w, gradients, fails, lr):
+    return with_votes(w, gradients, fails, lr * dist.get_world_size())
+
+
+@wrong(VOTES, "A vote is a single number")
+def vote_as_large_as_the_weights(w, gradients, fails, lr):
+    def vote(ok):
+        votes = torch.full((16,), float(ok))
+        dist.all_reduce(votes, dist.ReduceOp.MIN)
+        return bool(votes[0].item())
+
+    return with_votes(w, gradients, fails, lr, vote=vote)
+
+
+@wrong(VOTES, "these are the failures")
+def failures_returned(w, gradients, fails, lr):
+    return [count - 1 for count in with_votes(w, gradients, fails, lr)]
+
+
 # --- 22 mean_in_8_bits --------------------------------------------------------------------
 
 EIGHT_BITS = "mean_in_8_bits"

@@ -1,4 +1,4 @@
-"""Answers to the short tasks of chapters 15 to 17, 20 and 21, in the tables of practice.py."""
+"""Answers to the short tasks of chapters 15 to 17 and 20 to 24, in the tables of practice.py."""
 
 import json
 import re
@@ -870,3 +870,138 @@ def one_step_too_few(n, nbytes, bandwidth, compute, share):
 @wrong("steps_between", "round up")
 def not_an_integer(n, nbytes, bandwidth, compute, share):
     return 2 * (n - 1) / n * nbytes / bandwidth * (1 - share) / (share * compute)
+
+
+# --- 22 agreed ----------------------------------------------------------------------------
+
+
+@right("agreed")
+def number_that_failed(ok):
+    """A sum: zero if none has failed."""
+    failed = torch.tensor([0 if ok else 1])
+    dist.all_reduce(failed)
+    return failed.item() == 0
+
+
+@wrong("agreed", "what the rank itself has seen")
+def decides_alone(ok):
+    return ok
+
+
+@wrong("agreed", "True if anybody is fine")
+def with_max(ok):
+    flag = torch.tensor([float(ok)])
+    dist.all_reduce(flag, dist.ReduceOp.MAX)
+    return bool(flag.item())
+
+
+@wrong("agreed", "this counts the ranks that are fine")
+def count_of_fine(ok):
+    count = torch.tensor([int(ok)])
+    dist.all_reduce(count)
+    return count.item()
+
+
+@wrong("agreed", "upside down")
+def somebody_failed(ok):
+    flag = torch.tensor([float(ok)])
+    dist.all_reduce(flag, dist.ReduceOp.MIN)
+    return flag.item() == 0
+
+
+@wrong("agreed", "this is a majority")
+def majority(ok):
+    count = torch.tensor([float(ok)])
+    dist.all_reduce(count)
+    return 2 * count.item() > dist.get_world_size()
+
+
+@wrong("agreed", "one number per rank is enough")
+def every_result_to_all(ok):
+    flags = [torch.zeros(4) for _ in range(dist.get_world_size())]
+    dist.all_gather(flags, torch.full((4,), float(ok)))
+    return all(flag[0].item() == 1 for flag in flags)
+
+
+# --- 22 to_heal ---------------------------------------------------------------------------
+
+
+@right("to_heal")
+def in_a_loop(steps):
+    source = 0
+    for member, made in enumerate(steps):
+        if made > steps[source]:
+            source = member
+    return source, [member for member in range(len(steps)) if steps[member] != steps[source]]
+
+
+@wrong("to_heal", "member 0 may be behind itself")
+def always_from_0(steps):
+    return 0, [member for member, made in enumerate(steps) if made < max(steps)]
+
+
+@wrong("to_heal", "throw steps away")
+def back_to_the_slowest(steps):
+    least = min(steps)
+    return steps.index(least), [member for member, made in enumerate(steps) if made > least]
+
+
+@wrong("to_heal", "have its weights already")
+def to_everyone(steps):
+    source = steps.index(max(steps))
+    return source, [member for member in range(len(steps)) if member != source]
+
+
+@wrong("to_heal", "more than one may be behind")
+def only_one_behind(steps):
+    ahead = max(steps)
+    return steps.index(ahead), [member for member, made in enumerate(steps) if made < ahead][:1]
+
+
+@wrong("to_heal", "the first of them is the source")
+def from_the_last(steps):
+    ahead = max(steps)
+    return max(k for k, made in enumerate(steps) if made == ahead), [k for k, made in enumerate(steps) if made < ahead]
+
+
+@wrong("to_heal", "the first member with the most steps")
+def only_the_source(steps):
+    return steps.index(max(steps))
+
+
+# --- 22 keeper ----------------------------------------------------------------------------
+
+
+@right("keeper")
+def by_the_last_bit(host, hosts):
+    return host ^ 1
+
+
+@wrong("keeper", "that's the ring")
+def ring_to_the_right(host, hosts):
+    return (host + 1) % hosts
+
+
+@wrong("keeper", "a ring in the other direction")
+def ring_to_the_left(host, hosts):
+    return (host - 1) % hosts
+
+
+@wrong("keeper", "make them of neighbors")
+def pairs_half_way_around(host, hosts):
+    return (host + hosts // 2) % hosts
+
+
+@wrong("keeper", "that's the ring|What do odd hosts do")
+def always_the_next(host, hosts):
+    return host + 1
+
+
+@wrong("keeper", "its own copy dies with it")
+def itself(host, hosts):
+    return host
+
+
+@wrong("keeper", "keep each other's copy, 2 and 3 do")
+def all_on_host_0(host, hosts):
+    return 0 if host else 2
