@@ -159,7 +159,7 @@ def test_the_next_run_has_all_ranks_again():
 @pytest.mark.parametrize(
     "may_lose, error, words",
     [
-        (4, ValueError, "may_lose must be from 0 to 3, not 4: of 4 ranks, at least one has to survive"),
+        (4, ValueError, "may_lose must be from 0 to 3, not 4: a run needs one that survives"),
         (-1, ValueError, "from 0 to 3, not -1"),
         (True, TypeError, "may_lose is a number of ranks"),
         (1.0, TypeError, "may_lose is a number of ranks"),

@@ -318,7 +318,7 @@ class Monitor(State):
         ranks = tuple(sorted(failures))
         return Raised(**self._everybody, ranks=ranks, failures=tuple(failures[rank] for rank in ranks))
 
-    def _died(self, rank: int) -> Verdict:
+    def _died(self, rank: int) -> Died:
         status, last_words = self._exits.get(rank, (None, ""))
         began = rank in self._began
         return Died(**self._everybody, ranks=(rank,), status=status, last_words=last_words, began=began)

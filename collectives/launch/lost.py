@@ -20,10 +20,7 @@ def check_may_lose(may_lose: Any, world_size: int) -> None:
     if isinstance(may_lose, bool) or not isinstance(may_lose, int):
         raise TypeError(f"may_lose is a number of ranks, a whole number like 1, not {may_lose!r}.")
     if not 0 <= may_lose < world_size:
-        raise ValueError(
-            f"may_lose must be from 0 to {world_size - 1}, not {may_lose}: of {world_size} rank{'s' * (world_size > 1)}, "
-            "at least one has to survive."
-        )
+        raise ValueError(f"may_lose must be from 0 to {world_size - 1}, not {may_lose}: a run needs one that survives.")
 
 
 def judge(may_lose: int, world_size: int, check: bool, with_text: Callable[[Line | None], Line | None]) -> Monitor:
@@ -50,7 +47,8 @@ class Survivors(Monitor):
             self._leave(rank)
 
     def note_stop(self, rank: int, number: int) -> None:
-        if self._stopped.setdefault(rank, number) == number:
+        if rank not in self._stopped:
+            self._stopped[rank] = number
             self._leave(rank)
 
     def _leave(self, rank: int) -> None:
@@ -60,8 +58,8 @@ class Survivors(Monitor):
     @property
     def _victims(self) -> list[int]:
         """The ranks that have been lost, the ones that died last, in the order of their ends."""
-        halted = [rank for rank in self._stopped if rank not in self._lost | self._failures and rank not in self._returned]
-        return halted + [rank for rank in self._lost if rank in self.ended_early]
+        halted = self._stopped.keys() - self._lost.keys() - self._failures.keys() - self._returned
+        return sorted(halted) + [rank for rank in self._lost if rank in self.ended_early]
 
     @property
     def dead(self) -> set[int]:
@@ -83,4 +81,5 @@ class Survivors(Monitor):
     def _died(self, rank: int) -> Died:
         victims = self._victims
         too_many = victims[self._may_lose :]
-        return replace(super()._died(too_many[0] if too_many else rank), may_lose=self._may_lose, losses=tuple(sorted(victims)))
+        verdict = super()._died(too_many[0] if too_many else rank)
+        return replace(verdict, may_lose=self._may_lose, losses=tuple(sorted(victims)))
