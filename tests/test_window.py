@@ -49,6 +49,21 @@ def test_without_a_record_the_bytes_are_the_same():
     assert done.results == run(pushes, world_size=3).results and not any(done.events)
 
 
+def all_to_all_ranks():
+    window, rank, n = Window(4), dist.get_rank(), dist.get_world_size()
+    for peer in range(n):
+        window.put(torch.tensor([float(rank)]), peer, rank)
+        window.signal(peer)
+    for peer in range(n):
+        window.wait(peer)
+    return window.local.tolist()
+
+
+def test_puts_and_the_waits_for_them_are_one_step():
+    done = run(all_to_all_ranks, world_size=4)
+    assert done.results == [[0.0, 1.0, 2.0, 3.0]] * 4 and done.steps == 2  # the first is the barrier
+
+
 def one_after_the_other(times, numel):
     """Rank 0 fills rank 1's window with the number of each round; rank 1 signals back when it has looked."""
     window, rank, seen = Window(numel, torch.int64), dist.get_rank(), []

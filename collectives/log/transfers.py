@@ -128,12 +128,13 @@ class _RankSteps:
     """
 
     def __init__(self, made: list[tuple[Event, int]]) -> None:
-        """made: the rank's events, each with the number of its call.  No rank waits for a put to end."""
+        """made: the rank's events, each with the number of its call.  No rank waits
+        for a put to end, and a signal is on its way whatever the rank that will wait for it does."""
         over = (e for e, _ in made if e.end is not None and e.op not in ("put", "signal"))
         ended = sorted(over, key=lambda e: (e.end, e.index))
         ends = [(e.end, e.index) for e in ended]
         self._place = {id(e): place for place, e in enumerate(ended)}
-        self._follows = {id(e): bisect_left(ends, (e.start, e.index)) for e, _ in made}
+        self._follows = {id(e): bisect_left(ends, (e.start, e.index)) * (e.op != "wait") for e, _ in made}
         self._highest = [-1] * (len(ended) + 1)  # a Fenwick tree: entry i is for the i & -i places up to i
         # Whether each ended event has a step; and the same, as if all except recvs had.
         self._known = [False] * len(ended), [e.op not in RECEIVES for e in ended]
