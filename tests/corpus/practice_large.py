@@ -630,6 +630,160 @@ def gathered(mine, shared):
     return every.norm()
 
 
+# --- 23 fastest ---------------------------------------------------------------------------
+
+
+def seconds_of(n, nbytes, alpha, beta):
+    each = 2 * (n - 1) / n * nbytes / beta
+    return {"one-shot": alpha + (n - 1) * nbytes / beta, "two-shot": 2 * alpha + each, "ring": 2 * (n - 1) * alpha + each}
+
+
+@right("fastest")
+def by_sorting(n, nbytes, alpha, beta):
+    return sorted(seconds_of(n, nbytes, alpha, beta).items(), key=lambda item: item[1])[0][0]
+
+
+@wrong("fastest", "the ring is optimal in bytes")
+def always_a_ring(n, nbytes, alpha, beta):
+    return "ring"
+
+
+@wrong("fastest", "one-shot sends N-1 whole buffers")
+def always_one_shot(n, nbytes, alpha, beta):
+    return "one-shot"
+
+
+@wrong("fastest", "one step with more bytes is faster")
+def always_two_shot(n, nbytes, alpha, beta):
+    return "two-shot"
+
+
+@wrong("fastest", "the one with fewer steps")
+def more_steps_first(n, nbytes, alpha, beta):
+    times = dict(reversed(seconds_of(n, nbytes, alpha, beta).items()))
+    return min(times, key=times.get)
+
+
+# --- 23 merge_shares ----------------------------------------------------------------------
+
+
+def scaled_share(y, total, top, scaled=True):
+    most = top.clone()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    both = torch.cat([y, total], -1)
+    both = both * (top - most).exp() if scaled else both
+    dist.all_reduce(both)
+    return both
+
+
+@right("merge_shares")
+def of_slices(y, total, top):
+    both = scaled_share(y, total, top)
+    return both[..., : y.shape[-1]] / both[..., y.shape[-1] :]
+
+
+@wrong("merge_shares", "each is relative to its own top")
+def not_scaled(y, total, top):
+    both = scaled_share(y, total, top, scaled=False)
+    return both[..., :-1] / both[..., -1:]
+
+
+@wrong("merge_shares", "Divide it by the total")
+def not_divided(y, total, top):
+    return scaled_share(y, total, top)[..., :-1].clone()
+
+
+@wrong("merge_shares", "the rank's own share")
+def own_share(y, total, top):
+    dist.barrier()
+    return (y / total).nan_to_num()
+
+
+@wrong("merge_shares", "writes into the argument|hasn't changed|changed")
+def top_overwritten(y, total, top):
+    before = top.clone()
+    dist.all_reduce(top, dist.ReduceOp.MAX)
+    both = torch.cat([y, total], -1) * (before - top).exp()
+    dist.all_reduce(both)
+    return both[..., :-1] / both[..., -1:]
+
+
+@wrong("merge_shares", "can travel in one tensor")
+def three_calls(y, total, top):
+    most = top.clone()
+    dist.all_reduce(most, dist.ReduceOp.MAX)
+    factor = (top - most).exp()
+    y, total = y * factor, total * factor
+    dist.all_reduce(y)
+    dist.all_reduce(total)
+    return y / total
+
+
+# --- 23 overlap_box -----------------------------------------------------------------------
+
+
+@right("overlap_box")
+def by_ranges(a, b):
+    box = []
+    for (p, s), (q, t) in zip(a, b):
+        common = range(max(p, q), min(s, t))
+        if not len(common):
+            return None
+        box.append((common.start, common.stop))
+    return box
+
+
+@wrong("overlap_box", "a box without elements isn't one")
+def never_none(a, b):
+    return [(max(p, q), min(s, t)) for (p, s), (q, t) in zip(a, b)]
+
+
+@wrong("overlap_box", "stop isn't part of a box")
+def touching(a, b):
+    box = never_none(a, b)
+    return box if all(start <= stop for start, stop in box) else None
+
+
+@wrong("overlap_box", "the smallest box around both")
+def around_both(a, b):
+    return [(min(p, q), max(s, t)) for (p, s), (q, t) in zip(a, b)]
+
+
+@wrong("overlap_box", "in every dimension")
+def in_some_dimension(a, b):
+    box = never_none(a, b)
+    return box if any(start < stop for start, stop in box) else None
+
+
+# --- 23 usable ----------------------------------------------------------------------------
+
+
+@right("usable")
+def by_sets(samples, newest, most):
+    young = {k for k, versions in enumerate(samples) if versions and min(versions) >= newest - most}
+    return sorted(young)
+
+
+@wrong("usable", "as old as its oldest token")
+def by_newest_token(samples, newest, most):
+    return [k for k, versions in enumerate(samples) if versions and newest - max(versions) <= most]
+
+
+@wrong("usable", "on the limit counts")
+def below_the_limit(samples, newest, most):
+    return [k for k, versions in enumerate(samples) if versions and newest - min(versions) < most]
+
+
+@wrong("usable", "return the indices")
+def samples_themselves(samples, newest, most):
+    return [samples[k] for k in by_sets(samples, newest, most)]
+
+
+@wrong("usable", "an empty sample isn't usable")
+def empty_ones_too(samples, newest, most):
+    return [k for k, versions in enumerate(samples) if not versions or newest - min(versions) <= most]
+
+
 # --- 24 to_int8 ---------------------------------------------------------------------------
 
 
