@@ -5501,6 +5501,162 @@ def failures_returned(w, gradients, fails, lr):
     return [count - 1 for count in with_votes(w, gradients, fails, lr)]
 
 
+# --- 21 update_weights --------------------------------------------------------------------
+
+OTHER_CUT = "update_weights"
+
+
+def common_box(a, b):
+    box = [(max(p, q), min(s, t)) for (p, s), (q, t) in zip(a, b)]
+    return box if all(start < stop for start, stop in box) else None
+
+
+def box_shape(box):
+    return torch.Size([stop - start for start, stop in box])
+
+
+def within(box, outer):
+    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, outer))
+
+
+def box_views(flat, boxes):
+    parts = flat.split([box_shape(box).numel() for _, box in boxes]) if boxes else []
+    return [part.view(box_shape(box)) for part, (_, box) in zip(parts, boxes)]
+
+
+def moves_to(d, has, needs, own_first=True, once=True):
+    """(source, place among its boxes, place among those that d needs, box)"""
+    for at, (name, needed) in enumerate(needs[d]):
+        taken = set()
+        for s in (d, *range(len(has))) if own_first else range(len(has)):
+            for place, (other, box) in enumerate(has[s]):
+                common = common_box(needed, box) if other == name else None
+                if common and (str(common) not in taken or not once and s != d):
+                    taken.add(str(common))
+                    yield s, place, at, common
+
+
+def exchange_boxes(mine, has, needs, local=False, **choice):
+    """The task's answer.  local: nothing but what stays on the rank.  choice: of the senders."""
+    rank, n = here()
+    pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
+    out = [[m for m in moves_to(d, has, needs, **choice) if m[0] == rank] for d in range(n)]
+    into = [[m for m in moves_to(rank, has, needs, **choice) if m[0] == s] for s in range(n)]
+    if local:
+        out, into = ([each if k == rank else [] for k, each in enumerate(moves)] for moves in (out, into))
+    going = [pieces[place][within(box, has[rank][place][1])].flatten() for each in out for _, place, _, box in each]
+    sizes = [[sum(box_shape(box).numel() for *_, box in each) for each in moves] for moves in (into, out)]
+    coming = mine.new_empty(sum(sizes[0]))
+    dist.all_to_all_single(coming, torch.cat([mine.new_empty(0), *going]), *sizes)
+    targets, start = box_views(result, needs[rank]), 0
+    for _, _, at, box in (move for each in into for move in each):
+        part = coming[start : start + box_shape(box).numel()]
+        targets[at][within(box, needs[rank][at][1])] = part.view(box_shape(box))
+        start += len(part)
+    return result
+
+
+def gathered_wholes(mine, has, needs):
+    """name -> the tensor, from broadcasts of all pieces."""
+    rank, _ = here()
+    size = max(sum(box_shape(box).numel() for _, box in boxes) for boxes in has)
+    everything = mine.new_zeros(len(has), size)
+    dist.all_gather_single(everything.view(-1), torch.cat([mine, mine.new_zeros(size - len(mine))]))
+    whole = {}
+    for boxes, flat in zip(has, everything):
+        pieces = box_views(flat[: sum(box_shape(box).numel() for _, box in boxes)], boxes)
+        for (name, box), piece in zip(boxes, pieces):
+            ends = [max(other[k][1] for of in has for held, other in of if held == name) for k in range(len(box))]
+            whole.setdefault(name, mine.new_zeros(ends))[tuple(slice(*side) for side in box)] = piece
+    return whole
+
+
+@right(OTHER_CUT)
+def planned(mine, has, needs):
+    return exchange_boxes(mine, has, needs)
+
+
+@right(OTHER_CUT)
+def sizes_and_numbers_in_lists(mine, has, needs):
+    """A list for each rank, and a call that nobody needs."""
+    rank, n = here()
+    dist.barrier()
+    pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
+    going, coming = [], []
+    for d in range(n):
+        moves = [m for m in moves_to(d, has, needs) if m[0] == rank]
+        parts = [pieces[place][within(box, has[rank][place][1])].flatten() for _, place, _, box in moves]
+        going.append(torch.cat([mine.new_empty(0), *parts]))
+        coming.append(mine.new_empty(sum(box_shape(b).numel() for s, *_, b in moves_to(rank, has, needs) if s == d)))
+    dist.all_to_all_single(
+        flat := mine.new_empty(sum(map(len, coming))), torch.cat(going), list(map(len, coming)), list(map(len, going))
+    )
+    targets, start = box_views(result, needs[rank]), 0
+    for s in range(n):
+        for source, _, at, box in moves_to(rank, has, needs):
+            if source == s:
+                size = box_shape(box).numel()
+                targets[at][within(box, needs[rank][at][1])] = flat[start : start + size].view(box_shape(box))
+                start += size
+    return result
+
+
+@wrong(OTHER_CUT, "these are the rank's own pieces")
+def unchanged(mine, has, needs):
+    dist.barrier()
+    return mine.clone()
+
+
+@wrong(OTHER_CUT, "only what the rank had itself is in it")
+def own_boxes_alone(mine, has, needs):
+    return exchange_boxes(mine, has, needs, local=True)
+
+
+@wrong(OTHER_CUT, "receive numbers that they don't need")
+def all_tensors_on_all_ranks(mine, has, needs):
+    whole = gathered_wholes(mine, has, needs)
+    parts = [whole[name][tuple(slice(*side) for side in box)].flatten() for name, box in needs[dist.get_rank()]]
+    return torch.cat([mine.new_empty(0), *parts])
+
+
+@wrong(OTHER_CUT, "these are whole tensors")
+def nothing_cut_out(mine, has, needs):
+    return torch.cat([tensor.flatten() for tensor in gathered_wholes(mine, has, needs).values()])
+
+
+@wrong(OTHER_CUT, "a rank that holds it itself sends to itself")
+def from_the_first_that_has_it(mine, has, needs):
+    return exchange_boxes(mine, has, needs, own_first=False)
+
+
+@wrong(OTHER_CUT, "the same ones twice")
+def from_all_that_have_it(mine, has, needs):
+    return exchange_boxes(mine, has, needs, once=False)
+
+
+@wrong(OTHER_CUT, "in a different order than needs")
+def sorted_by_name(mine, has, needs):
+    return exchange_boxes(mine, has, [sorted(boxes) for boxes in needs])
+
+
+@wrong(OTHER_CUT, "One all_to_all_single with split sizes")
+def a_message_for_each_box(mine, has, needs):
+    rank, n = here()
+    pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
+    targets = box_views(result, needs[rank])
+    for d in range(n):
+        for s, place, at, box in moves_to(d, has, needs):
+            if rank in (s, d):
+                part = mine.new_empty(box_shape(box))
+                if s == rank:
+                    part = pieces[place][within(box, has[rank][place][1])].contiguous()
+                if s != d:
+                    dist.send(part, d) if s == rank else dist.recv(part, s)
+                if d == rank:
+                    targets[at][within(box, needs[rank][at][1])] = part
+    return result
+
+
 # --- 22 mean_in_8_bits --------------------------------------------------------------------
 
 EIGHT_BITS = "mean_in_8_bits"
