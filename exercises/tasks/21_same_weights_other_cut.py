@@ -8,16 +8,21 @@ from helpers.exercise import Budget, Case, Suspect, Task
 
 TENSORS = {  # shape, and the dimension along which tensor parallelism cuts it
     "embed": ((12, 5), 0),
-    "block0.norm": ((5,), None),
+    "block0.norm": ((1, 5), None),
     "block0.up": ((16, 5), 0),
     "block0.down": ((5, 16), 1),
-    "block1.norm": ((5,), None),
+    "block1.norm": ((1, 5), None),
     "block1.up": ((16, 5), 0),
     "block1.down": ((5, 16), 1),
     "head": ((12, 5), 0),
 }
-# Per kind of case: how many ranks share a tensor in the trainer and in the sampler, and whether they are different ranks.
-LAYOUTS = {"from stages": (1, 0, False), "fewer parts": (0, 1, False), "apart": (1, 0, True), "two copies": (0, 2, False)}
+# Per kind of case: whether the trainer has stages, the sampler's copies (0: one per rank), and whether its ranks are others.
+LAYOUTS = {
+    "from stages": (True, 1, False),
+    "fewer parts": (False, 0, False),
+    "apart": (True, 1, True),
+    "two copies": (False, 2, False),
+}
 CASES = (
     Case(2, "from stages"),
     Case(2, "apart"),
@@ -45,7 +50,7 @@ def box_of(name, part, parts):
 
 
 def layout(ranks, parts, staged):
-    """Per rank a list of (name, box): tensors in `parts`, and stages of the ranks that are left; or copies of all tensors."""
+    """Per rank a list of (name, box): tensors in `parts`, and the ranks that are left as stages, or as copies."""
     names, stages = list(TENSORS), len(ranks) // parts if staged else 1
     held = {}
     for place, rank in enumerate(ranks):
@@ -59,17 +64,23 @@ def layout(ranks, parts, staged):
 def layouts(case):
     """(has, needs): per rank, a list of (name, box)."""
     n = case.world_size
-    own, other, apart = LAYOUTS[case.kind]
+    stages, copies, apart = LAYOUTS[case.kind]
     trainers = range(n // 2) if apart else range(n)
     samplers = range(n // 2, n) if apart else range(n)
     half = 2 if len(trainers) % 2 == 0 else 1
-    has = layout(trainers, half if own else len(trainers), staged=True)
-    needs = layout(samplers, {0: len(samplers), 1: 1, 2: max(1, len(samplers) // 2)}[other], staged=False)
+    has = layout(trainers, half if stages else len(trainers), staged=True)
+    needs = layout(samplers, max(1, len(samplers) // (copies or len(samplers))), staged=False)
     return [has.get(rank, []) for rank in range(n)], [needs.get(rank, []) for rank in range(n)]
 
 
-def inside(box, of):
-    return tuple(slice(start - first, stop - first) for (start, stop), (first, _) in zip(box, of))
+def rows_of(boxes):
+    """The boxes of a rank as the task has them: a row of five integers each."""
+    rows = [[list(TENSORS).index(name), *box[0], *box[1]] for name, box in boxes]
+    return torch.tensor(rows, dtype=torch.int64).view(-1, 5)
+
+
+def boxes_of(rows):
+    return [(list(TENSORS)[k], [(top, bottom), (left, right)]) for k, top, bottom, left, right in rows.tolist()]
 
 
 def shape_of(box):
@@ -87,7 +98,7 @@ def arguments(d):
     }
     has, needs = layouts(d.case)
     mine = flat(whole[name][tuple(slice(*side) for side in box)] for name, box in has[d.rank])
-    return mine, has, needs
+    return mine, [rows_of(boxes) for boxes in has], [rows_of(boxes) for boxes in needs]
 
 
 def pieces_of(mine, boxes):
@@ -98,7 +109,8 @@ def wholes(args, only=None):
     """name -> the tensor, from all ranks' pieces; zeros where it is unknown.  only: the one rank whose pieces count."""
     whole = {name: torch.zeros(shape) for name, (shape, _) in TENSORS.items()}
     for rank, (mine, has, _) in enumerate(args):
-        for (name, box), piece in zip(has[rank], pieces_of(mine, has[rank])):
+        boxes = boxes_of(has[rank])
+        for (name, box), piece in zip(boxes, pieces_of(mine, boxes)):
             if only in (None, rank):
                 whole[name][tuple(slice(*side) for side in box)] = piece.view(shape_of(box))
     return whole
@@ -108,8 +120,13 @@ def updated(args, own=False):
     found = []
     for rank, (*_, needs) in enumerate(args):
         whole = wholes(args, rank if own else None)
-        found.append(flat(whole[name][tuple(slice(*side) for side in box)] for name, box in needs[rank]))
+        found.append(flat(whole[name][tuple(slice(*side) for side in box)] for name, box in boxes_of(needs[rank])))
     return found
+
+
+def backward(rows):
+    """The boxes of these rows, the last tensor first."""
+    return sorted(boxes_of(rows), key=lambda named: -list(TENSORS).index(named[0]))
 
 
 def missing(args):
@@ -117,9 +134,9 @@ def missing(args):
     known = []
     for rank, (*_, needs) in enumerate(args):
         marked = {name: torch.zeros(shape) for name, (shape, _) in TENSORS.items()}
-        for name, box in args[0][1][rank]:
+        for name, box in boxes_of(args[0][1][rank]):
             marked[name][tuple(slice(*side) for side in box)] = 1
-        here = flat(marked[name][tuple(slice(*side) for side in box)] for name, box in needs[rank])
+        here = flat(marked[name][tuple(slice(*side) for side in box)] for name, box in boxes_of(needs[rank]))
         known.append(4 * int((here == 0).sum()))
     return known
 
@@ -156,7 +173,7 @@ TASK = Task(
         ),
         Suspect(
             lambda args: [
-                flat(wholes(args)[name][tuple(slice(*side) for side in box)] for name, box in sorted(needs[rank]))
+                flat(wholes(args)[name][tuple(slice(*side) for side in box)] for name, box in backward(needs[rank]))
                 for rank, (*_, needs) in enumerate(args)
             ],
             "the boxes are right, and in a different order than needs[rank] has them.",

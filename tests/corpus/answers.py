@@ -5511,6 +5511,11 @@ def common_box(a, b):
     return box if all(start < stop for start, stop in box) else None
 
 
+def in_boxes(rows_of_ranks):
+    """Each rank's boxes: (tensor, [(top, bottom), (left, right)])."""
+    return [[(t, [(a, b), (c, d)]) for t, a, b, c, d in rows.tolist()] for rows in rows_of_ranks]
+
+
 def box_shape(box):
     return torch.Size([stop - start for start, stop in box])
 
@@ -5539,6 +5544,7 @@ def moves_to(d, has, needs, own_first=True, once=True):
 def exchange_boxes(mine, has, needs, local=False, **choice):
     """The task's answer.  local: nothing but what stays on the rank.  choice: of the senders."""
     rank, n = here()
+    has, needs = in_boxes(has), in_boxes(needs)
     pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
     out = [[m for m in moves_to(d, has, needs, **choice) if m[0] == rank] for d in range(n)]
     into = [[m for m in moves_to(rank, has, needs, **choice) if m[0] == s] for s in range(n)]
@@ -5557,8 +5563,8 @@ def exchange_boxes(mine, has, needs, local=False, **choice):
 
 
 def gathered_wholes(mine, has, needs):
-    """name -> the tensor, from broadcasts of all pieces."""
-    rank, _ = here()
+    """name -> the tensor, from all ranks' pieces."""
+    has = in_boxes(has)
     size = max(sum(box_shape(box).numel() for _, box in boxes) for boxes in has)
     everything = mine.new_zeros(len(has), size)
     dist.all_gather_single(everything.view(-1), torch.cat([mine, mine.new_zeros(size - len(mine))]))
@@ -5581,6 +5587,7 @@ def sizes_and_numbers_in_lists(mine, has, needs):
     """A list for each rank, and a call that nobody needs."""
     rank, n = here()
     dist.barrier()
+    has, needs = in_boxes(has), in_boxes(needs)
     pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
     going, coming = [], []
     for d in range(n):
@@ -5615,7 +5622,7 @@ def own_boxes_alone(mine, has, needs):
 @wrong(OTHER_CUT, "receive numbers that they don't need")
 def all_tensors_on_all_ranks(mine, has, needs):
     whole = gathered_wholes(mine, has, needs)
-    parts = [whole[name][tuple(slice(*side) for side in box)].flatten() for name, box in needs[dist.get_rank()]]
+    parts = [whole[name][tuple(slice(*side) for side in box)].flatten() for name, box in in_boxes(needs)[dist.get_rank()]]
     return torch.cat([mine.new_empty(0), *parts])
 
 
@@ -5635,13 +5642,14 @@ def from_all_that_have_it(mine, has, needs):
 
 
 @wrong(OTHER_CUT, "in a different order than needs")
-def sorted_by_name(mine, has, needs):
-    return exchange_boxes(mine, has, [sorted(boxes) for boxes in needs])
+def last_tensor_first(mine, has, needs):
+    return exchange_boxes(mine, has, [rows.flip(0) for rows in needs])
 
 
 @wrong(OTHER_CUT, "One all_to_all_single with split sizes")
 def a_message_for_each_box(mine, has, needs):
     rank, n = here()
+    has, needs = in_boxes(has), in_boxes(needs)
     pieces, result = box_views(mine, has[rank]), mine.new_zeros(sum(box_shape(box).numel() for _, box in needs[rank]))
     targets = box_views(result, needs[rank])
     for d in range(n):
