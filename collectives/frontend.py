@@ -114,13 +114,17 @@ def shell():
 
 
 FIRST_STATUS_SECONDS, STATUS_SECONDS = 2.0, 1.0  # until a cell shows its state, and between two such lines
+STATUS = {"collectives_status": True}  # metadata of its output, which is not to be saved
+# Whoever is gone, as a kernel that was restarted, can't take its line away: a line that isn't repeated disappears.
+STATUS_STYLE = """<style>.collectives-status { animation: collectives-gone 0s 5s forwards }
+@keyframes collectives-gone { to { visibility: hidden; height: 0; margin: 0 } }</style>"""
 
 
 class StatusLine:
     """A line in the output of a running cell, which changes and disappears; in an attended notebook only."""
 
     def __init__(self) -> None:
-        self._handle, self._words, self._next = None, "", time.monotonic() + FIRST_STATUS_SECONDS
+        self._handle, self._next = None, time.monotonic() + FIRST_STATUS_SECONDS
 
     @property
     def is_due(self) -> bool:
@@ -130,14 +134,15 @@ class StatusLine:
     def say(self, words: str) -> None:
         """Show the words instead of the previous ones."""
         self._next = time.monotonic() + STATUS_SECONDS
+        line = f'{STATUS_STYLE}<pre class="collectives-status">{escape(words)}</pre>' if words else ""
+        output = {"text/plain": words, "text/html": line}
         if self._handle is None:
             from IPython.display import DisplayHandle
 
             self._handle = DisplayHandle()
-            self._handle.display({"text/plain": words}, raw=True)
-        elif words != self._words:
-            self._handle.update({"text/plain": words}, raw=True)
-        self._words = words
+            self._handle.display(output, raw=True, metadata=STATUS)
+        else:
+            self._handle.update(output, raw=True, metadata=STATUS)
 
     def end(self) -> None:
         """Make it disappear."""

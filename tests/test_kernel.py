@@ -1,9 +1,15 @@
 """run() in real Jupyter kernels: what a notebook defines, interrupts, restarts, kills, neighbours."""
 
+import asyncio
+
+import nbformat
 import psutil
 import pytest
+from nbformat.v4 import new_code_cell, new_notebook, new_output
 
+from collectives.frontend import STATUS
 from tests.kernels import SETUP, kernels
+from tools.contents import Contents
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +95,19 @@ def test_a_run_that_takes_its_time_says_what_the_ranks_do(kernel, tmp_path):
             said.append(message["content"])
             if "2 ranks running until: after barrier #1 (line 2) ..." in message["content"]["data"]["text/plain"]:
                 end.touch()
-    assert end.exists() and said[-1]["data"] == {"text/plain": ""}
+    assert end.exists() and said[-1]["data"] == {"text/plain": "", "text/html": ""}
+    for content in said[:-1]:  # a line that nobody repeats disappears: a kernel that is restarted can't take its away
+        assert "collectives-gone" in content["data"]["text/html"] and content["metadata"] == STATUS
     assert len({content["transient"]["display_id"] for content in said}) == 1
+
+
+def test_a_status_line_is_not_saved(tmp_path):
+    outputs = [new_output("display_data", {"text/plain": word}, metadata=STATUS if word == "busy" else {}) for word in ("busy", "done")]
+    notebook = new_notebook(cells=[new_code_cell("run(until)", outputs=outputs)])
+    model = {"type": "notebook", "format": "json", "content": notebook}
+    asyncio.run(Contents(root_dir=str(tmp_path)).save(model, "a.ipynb"))
+    (cell,) = nbformat.read(tmp_path / "a.ipynb", as_version=4).cells
+    assert [output.data["text/plain"] for output in cell.outputs] == ["done"]
 
 
 def test_a_program_that_executes_a_notebook_is_told_nothing_of_it(kernel):

@@ -10,6 +10,7 @@ from typing import Any
 from ipykernel.ipkernel import IPythonKernel
 from jupyter_server.services.contents.largefilemanager import AsyncLargeFileManager
 
+from collectives.frontend import STATUS
 from helpers.course import ROOT, chapters
 from helpers.progress import cells_run, progress
 
@@ -23,7 +24,7 @@ class Contents(AsyncLargeFileManager):
     JupyterLab writes the version of the kernel's Python into a notebook as soon as it is open.  Here the version
     is there before, so that nothing is to be saved, and is never stored: it would differ from one learner to the next.
     JupyterLab stores the state of this kernel's widgets alone: an earlier kernel's would be lost.
-    A chapter is stored as it was executed, but only cells that the learner has run show their number.
+    A chapter is stored as it was executed, but only cells that the learner has run show their number.  No status line is.
     """
 
     async def get(self, path: str, *args: Any, **options: Any) -> dict:
@@ -42,6 +43,7 @@ class Contents(AsyncLargeFileManager):
             stored = await super().get(path, type="notebook") if await self.file_exists(path) else {}
             _keep_widgets(model, _metadata(stored))
             _keep_numbers(model, stored)
+            _drop_status(model)
         return await super().save(model, path)
 
 
@@ -87,6 +89,12 @@ def _keep_numbers(model: dict, stored: dict) -> None:
         if old and cell["execution_count"] is None and bool(cell["outputs"]) == bool(old["outputs"]):
             if "".join(cell["source"]) == "".join(old["source"]):
                 _number(cell, old["execution_count"])
+
+
+def _drop_status(model: dict) -> None:
+    """Remove the state of runs under way: a kernel that is restarted can't."""
+    for cell in _code(model).values():
+        cell["outputs"] = [output for output in cell["outputs"] if not output.get("metadata", {}).keys() & STATUS.keys()]
 
 
 def _code(model: dict) -> dict[str, dict]:
