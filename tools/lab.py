@@ -48,7 +48,7 @@ def arrange() -> None:
     """Gives JupyterLab our workspace, unless the user has one of that name, which holds what he changed.
 
     workspace.json has the outline at the left and the first chapter; behind it the cheat sheet, and progress.md, which
-    contents.py writes when it is opened.
+    contents.py writes when it is read: at first, and by labextensions/ whenever its tab is looked at.
     """
     manager = WorkspacesManager(get_workspaces_dir())
     if WORKSPACE not in [known["metadata"]["id"] for known in manager.list_workspaces()]:
@@ -66,6 +66,7 @@ def main(options: list[str]) -> None:
     # JupyterLab has one custom.css: the user's, if there is one, else ours.
     styles = {"static_custom_path": [f"{jupyter_config_dir()}/custom", str(Path(__file__).with_name("style"))]}
     command += ["--LabApp.custom_css=True", f"--ServerApp.tornado_settings={styles}"]
+    command.append(f"--LabApp.extra_labextensions_path={Path(__file__).with_name('labextensions')}")
     if zmq.has("curve"):  # or every kernel warns that others on this machine could listen
         command.append("--KernelManager.transport_encryption=auto")
     if os.geteuid() == 0:  # in a container; Jupyter requires this option

@@ -58,6 +58,12 @@ def test_outline_progress_and_cheat_sheet_are_there(opened):
     page.get_by_role("link", name="01 ranks").click()
     page.locator(TAB.format("01_ranks.ipynb") + ".lm-mod-current").wait_for()
 
+    page.locator(TAB.format("00_start")).click()  # the page on progress is true when it is looked at again
+    lab.run_cell(0)
+    lab.idle()
+    page.locator(TAB.format("progress")).click()
+    page.get_by_role("row", name=re.compile(r"00 start here 1 of \d+ cells run")).wait_for()
+
     page.locator(".jp-SideBar [data-id=filebrowser]").click()
     page.locator(".jp-DirListing-item", has_text="first_hour.md").dblclick()  # it is shown, not its source
     page.locator(".jp-MarkdownViewer:visible h1").wait_for()
