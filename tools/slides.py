@@ -1,21 +1,25 @@
 """make slides NB=notebooks/...: a chapter's question, its pictures with the sentences before each, and its takeaways.
 
-A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.
+A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.  A file of slides needs
+nothing else, neither a network nor another file.
 """
 
+import base64
 import re
 import sys
 from collections.abc import Iterator
+from html import escape
 from pathlib import Path
 
 import nbformat
-from nbconvert import SlidesExporter
+from nbconvert.filters import markdown2html
 from nbformat import NotebookNode
 from nbformat.v4 import new_markdown_cell, new_notebook
 
 from .notebooks import stored_picture
 
-FOLDER = Path("slides")
+FOLDER, DECK = Path("slides"), Path(__file__).with_name("deck")
+FORMULA = re.compile(r"\$([^$\n]+)\$")  # the few that slides have are powers and indices
 
 
 def slides(chapter: NotebookNode) -> NotebookNode:
@@ -48,6 +52,44 @@ def _slides(chapter: NotebookNode) -> Iterator[NotebookNode]:
         yield new_markdown_cell(takeaways)
 
 
+def page(title: str, cells: list[NotebookNode]) -> str:
+    """The slides as a page of HTML, which the keys of any presenter turn."""
+    parts: list[list[str]] = []
+    for cell in cells:
+        if cell.metadata["slideshow"]["slide_type"] != "-" or not parts:
+            parts.append([])
+        parts[-1].append(_markdown(cell.source) if cell.cell_type == "markdown" else _outputs(cell))
+    sections = "\n".join(f"<section><div>{''.join(part)}</div></section>" for part in parts)
+    style, script = ((DECK / name).read_text(encoding="utf-8") for name in ("deck.css", "deck.js"))
+    return (
+        f'<!doctype html><html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>'
+        '<meta name="viewport" content="width=device-width, initial-scale=1">'
+        f"<style>{style}</style><main>{sections}</main><output></output><script>{script}</script></html>\n"
+    )
+
+
+def _markdown(source: str) -> str:
+    return markdown2html(FORMULA.sub(_formula, source))
+
+
+def _formula(match: re.Match) -> str:
+    powers = re.sub(r"\^(?:\{([^{}]+)\}|(\w))", r"<sup>\1\2</sup>", match[1])
+    indices = re.sub(r"_(?:\{([^{}]+)\}|(\w))", r"<sub>\1\2</sub>", powers)
+    return f"<var>{indices}</var>"
+
+
+def _outputs(cell: NotebookNode) -> str:
+    """A cell's pictures, or else its text."""
+    parts = []
+    for output in cell.outputs:
+        if picture := stored_picture(output):
+            data, alt = base64.b64encode(picture.png).decode(), escape(picture.alt)
+            parts.append(f'<img src="data:image/png;base64,{data}" alt="{alt}">')
+        elif text := output.get("text") or output.get("data", {}).get("text/plain"):
+            parts.append(f'<pre tabindex="0">{escape("".join(text))}</pre>')
+    return "".join(parts)
+
+
 def _last_sentences(source: str) -> str:
     """The last two sentences of the last paragraph that is plain text and not folded, or ""."""
     text = re.sub(r"^#+ .*|<details>(?s:.*?)</details>", "\n", source, flags=re.MULTILINE)
@@ -73,10 +115,9 @@ def main(names: list[str]) -> int:
             file=sys.stderr,
         )
         return 2
-    exporter = SlidesExporter(exclude_input=True, exclude_input_prompt=True, exclude_output_prompt=True)
     for name in map(Path, names):
         made = slides(nbformat.read(name, as_version=4))
-        html, _ = exporter.from_notebook_node(made, {"metadata": {"name": name.stem}})
+        html = page(re.match(r"# (.+)", made.cells[0].source + "\n# Slides")[1], made.cells)
         path = FOLDER / f"{name.stem}.slides.html"
         path.write_text(html, encoding="utf-8")
         print(f"{path}: {len(made.cells)} cells of slides")
