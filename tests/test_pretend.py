@@ -135,14 +135,14 @@ def test_a_collectives_cost_grows_with_its_ranks_and_not_with_their_square():
     script = (
         "from time import process_time as clock\n"
         "from collectives.pretend.torch_module import install; torch = install()\n"
-        "from collectives.launch.pretended import pretend\n"
+        "from collectives.launch.pretended import run_separately\n"
         "def f():\n"
         "    x = torch.ones(1)\n"
         "    torch.distributed.all_reduce(x)\n"
         "    return x.item()\n"
         "for ranks in (8, 128, 1024):\n"
         "    began = clock()\n"
-        "    assert pretend(f, [((), {})] * ranks).results == [ranks] * ranks\n"
+        "    assert run_separately(f, [((), {})] * ranks).results == [ranks] * ranks\n"
         "    print(clock() - began)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)

@@ -30,12 +30,13 @@ def run(
     device: str | None = None,
     fresh: bool = False,
     may_lose: int = 0,
+    pretend: bool = False,
     **kwargs: Any,
 ) -> Run:
     """Do as `collectives.run`, where there are no processes. Each rank has its own copy of `fn` and of all it uses.
 
-    timeout, whole, record, fresh, may_lose: accepted, and without effect.  Raises what `collectives.run` raises, and ValueError
-    for what only real ranks have.
+    timeout, whole, record, fresh, may_lose, pretend: accepted, and without effect.  Raises what `collectives.run` raises,
+    and ValueError for what only real ranks have.
     """
     try:
         check_arguments(fn, world_size, timeout, MAX_RANKS, "this page computes them one after the other")
@@ -44,10 +45,10 @@ def run(
                 raise ValueError(f"this page has no {name} {value!r}: its ranks are on the CPU, and use gloo's rules.")
     except (TypeError, ValueError) as wrong:
         raise message_only(wrong)
-    return pretend(fn, [(args, kwargs)] * world_size, check)
+    return run_separately(fn, [(args, kwargs)] * world_size, check)
 
 
-def pretend(fn: Callable, arguments: Sequence[tuple[tuple, dict]], check: bool = True, quiet: bool = False) -> Run:
+def run_separately(fn: Callable, arguments: Sequence[tuple[tuple, dict]], check: bool = True, quiet: bool = False) -> Run:
     """The run of a function on pretended ranks.  arguments: each rank's, by position and by name.
 
     quiet: print nothing of what ranks printed.  Raises RunError if it doesn't end well.

@@ -15,7 +15,7 @@ from typing import Any, Callable
 import collectives
 import helpers
 from collectives.format import wrap
-from collectives.launch.pretended import pretend, run
+from collectives.launch.pretended import run, run_separately
 from collectives.outcome.errors import RunError
 from collectives.outcome.run import Run
 from collectives.pretend.dtypes import Absent
@@ -89,7 +89,7 @@ def on_pretended_ranks(answer: Callable, cases: list[Case], inputs: list[list[tu
     def inputs_of(rank: int) -> list[list]:
         return [[arguments[rank] if k == rank else None for k in range(size)] for arguments in inputs]
 
-    return pretend(on_rank.perform, [((answer, late, inputs_of(rank)), {}) for rank in range(size)], quiet=True)
+    return run_separately(on_rank.perform, [((answer, late, inputs_of(rank)), {}) for rank in range(size)], quiet=True)
 
 
 def evaluate(cell: dict) -> dict:
