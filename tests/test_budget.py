@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_489,
     "collectives/draw": 1_763,
     "collectives/figures": 674,
-    "collectives/judge": 3_513,
+    "collectives/judge": 3_518,
     "collectives/launch": 3_668,
     "collectives/log": 1_641,
     "collectives/machines": 940,

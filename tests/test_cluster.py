@@ -64,9 +64,9 @@ def ops(record, rank=0):
     return [e.op for e in record.events[rank]]
 
 
-LEFT_EARLY = "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n"
+LEFT_EARLY = "Stuck: ranks 1, 2 and 3 are waiting in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n"
 VERDICTS = {
-    "deadlock": """Stuck: ranks 0, 1 and 3 wait in all_reduce #4; rank 2 waits in recv #4 from 1. This can never finish.
+    "deadlock": """Stuck: ranks 0, 1 and 3 are waiting in all_reduce #4; rank 2 is waiting in recv #4 from 1. This can never finish.
   ranks 0, 1 and 3  waiting in all_reduce #4   deadlock, line N:  dist.all_reduce(torch.ones(4))
   rank 2            waiting in recv #4 from 1  deadlock, line N:  dist.recv(torch.ones(4), 1)
 """,
@@ -85,18 +85,18 @@ VERDICTS = {
     <lambda>, line N:  "os._exit": lambda: os._exit(3),
 """,
     "exits cleanly": "; rank 1 returned after 3 calls. This can never finish.\n",
-    "stops_early": "Stuck: ranks 0, 1 and 3 wait in all_reduce #9; rank 2 returned after 8 calls. This can never finish.\n",
+    "stops_early": "Stuck: ranks 0, 1 and 3 are waiting in all_reduce #9; rank 2 returned after 8 calls. This can never finish.\n",
     "raises": """RankFailed: rank 1 raised ValueError: no such layer
     <module>, line N:  main()
     main, line N:  globals()[sys.argv[1]](dist.get_rank())
     raises, line N:  raise ValueError("no such layer")
 As a consequence, ranks 0, 2 and 3 couldn't finish barrier #4.
 """,
-    "early": "Stuck: ranks 1, 2 and 3 wait in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
+    "early": "Stuck: ranks 1, 2 and 3 are waiting in all_reduce #4; rank 0 returned after 3 calls. This can never finish.\n",
     "leaves raised": LEFT_EARLY + "  rank 0            returned after 3 calls\n",
     "leaves renamed": LEFT_EARLY,
     "leaves noted": LEFT_EARLY,
-    "drops": """Stuck: rank 1 waits in recv #4 from 0; rank 0 returned after 4 calls. This can never finish.
+    "drops": """Stuck: rank 1 is waiting in recv #4 from 0; rank 0 returned after 4 calls. This can never finish.
   rank 0         returned after 4 calls
   rank 1         waiting in recv #4 from 0  drops, line N:  dist.recv(torch.empty(4), 0)
   ranks 2 and 3  returned after 3 calls
@@ -406,7 +406,7 @@ def test_the_judge_forgets_what_is_over():
     assert not judge.is_due
     judge.take(1, Returned(b"", (None, None), None, []))
     assert judge.is_due
-    assert f"rank 0 waits in all_reduce #{10 * KEPT_CALLS + 1}" in wording.words(judge.conclude())
+    assert f"rank 0 is waiting in all_reduce #{10 * KEPT_CALLS + 1}" in wording.words(judge.conclude())
 
 
 @pytest.mark.parametrize("status, how", [(None, "disappeared without an error"), (-9, "was killed by SIGKILL")])
@@ -519,12 +519,12 @@ def test_a_stuck_after_one_that_the_program_caught_is_told_too():
     waits(judge, 0, 0, "0")
     waits(judge, 2, 0, "0")
     judge.take(1, RETURN_MESSAGE)
-    assert "ranks 0 and 2 wait in all_reduce #1" in wording.words(judge.conclude())
+    assert "ranks 0 and 2 are waiting in all_reduce #1" in wording.words(judge.conclude())
     judge.take(2, Resumed())
     waits(judge, 2, 1, "1")
     assert not judge.is_due
     judge.take(0, Resumed())
-    assert judge.is_due and "rank 2 waits in all_reduce #2" in wording.words(judge.conclude()) and not judge.is_due
+    assert judge.is_due and "rank 2 is waiting in all_reduce #2" in wording.words(judge.conclude()) and not judge.is_due
     waits(judge, 0, 1, "0")
     judge.take(2, Resumed())
     assert not judge.is_due and judge.conclude() is None  # who knows which calls are paired in a group that failed

@@ -75,7 +75,7 @@ def test_verdicts_are_the_courses_own(client):
         jobs.run(fails, client)
     with pytest.raises(Mismatch):
         jobs.run(disagrees, client)
-    with pytest.raises(Stuck, match="rank 1 runs your code.\n(.|\n)*loops, line \\d+:  while"):
+    with pytest.raises(Stuck, match="rank 1 is running your code.\n(.|\n)*loops, line \\d+:  while"):
         jobs.run(loops, client, timeout=3)
     assert len(jobs.run(gather_ranks, client).results) == 4
 

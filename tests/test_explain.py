@@ -187,7 +187,7 @@ def played(*programs, groups=None, **options) -> str:
 def test_several_ranks_at_fault_are_named_together():
     said = played(*[STEP[:2] + [STOP] if rank in (3, 5) else STEP for rank in range(16)])
     assert said.startswith("Ranks 3 and 5 hold up the other 14: they have not made all_reduce #3.\n")
-    assert "Ranks 0-2, 4, 6-15 wait in it" in said and "float32 [8], 32 B, at train_step, train.py:2" in said
+    assert "Ranks 0-2, 4, 6-15 are waiting in it" in said and "float32 [8], 32 B, at train_step, train.py:2" in said
 
 
 def test_a_message_that_is_not_received():
@@ -278,7 +278,7 @@ def test_512_ranks_in_a_hundred_columns():
         said = wrap(told(job_of(Played(groups, programs), missing=missing)))
         assert max(map(len, said.splitlines())) <= 100, said
         assert said.index("rank 300" if not missing else "ranks 296-303") < said.index("ranks 0-"), said
-        assert "each waits in recv" in said and "from rank + 128" in said and len(said.splitlines()) < 60, said
+        assert "each waiting in recv" in said and "from rank + 128" in said and len(said.splitlines()) < 60, said
 
 
 def test_a_ring_that_overflowed_is_read_from_where_all_have_it():

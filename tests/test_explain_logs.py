@@ -38,7 +38,7 @@ NCCL = ROOT / "tests" / "corpus" / "nccl"  # of torch 2.11 and NCCL 2.28.9 on on
 def test_logs_of_hangs_that_nccl_ran_into():
     told = explain(NCCL / "absent.log")
     assert told.startswith(
-        "Rank 1 holds up the other rank: it has not made all_reduce #2.\nRank 0 waits in it, for at "
+        "Rank 1 holds up the other rank: it has not made all_reduce #2.\nRank 0 is waiting in it, for at "
     ), told
     assert "Rank 1's last call is call #1.\n" in told
     told = explain(NCCL / "stuck.log")
@@ -63,7 +63,7 @@ def test_a_rank_that_queued_fewer_calls_than_the_one_that_timed_out(tmp_path):
     others = [lines(r, 460631, 460635) for r in (0, 1, 3)]
     told = said(tmp_path, *others, SIGNAL.format(r=2, queued=460630, done=460630))
     assert told.startswith("Rank 2 holds up the other 3: it has not made all_reduce #460631.\n"), told
-    assert "Ranks 0, 1 and 3 wait in it, for at least 600 s, with 1 element." in told
+    assert "Ranks 0, 1 and 3 are waiting in it, for at least 600 s, with 1 element." in told
 
 
 def test_another_call_at_the_same_number(tmp_path):

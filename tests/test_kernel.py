@@ -120,7 +120,7 @@ def test_a_hang_shows_who_waits_for_whom(kernel):
     picture, error = kernel.run("run(lambda: dist.get_rank() and dist.all_reduce(torch.ones(1)), world_size=3)")
     assert picture[0] == "display_data" and "<img " in picture[1]["text/html"]
     assert picture[1]["text/plain"] == "Picture: who waits for whom: 1 waits for 0; 2 waits for 0"
-    assert error[1]["traceback"][0].startswith("Stuck: ranks 1 and 2 wait in all_reduce #1; rank 0 returned")
+    assert error[1]["traceback"][0].startswith("Stuck: ranks 1 and 2 are waiting in all_reduce #1; rank 0 returned")
 
 
 def test_output_goes_to_the_cell_that_ran(kernel):

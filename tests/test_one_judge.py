@@ -127,7 +127,7 @@ def test_both_say_who_holds_up_whom_in_the_same_words(tmp_path):
     said = explain(tmp_path)
     assert said.startswith(
         f"{who} #3 of group mesh_tp (0-3); rank 5 has not made all_reduce #3 of group mesh_tp (4-7).\n"
-        "Ranks 0, 1 and 3 wait in all_reduce #3 of group mesh_tp (0-3), for at least "
+        "Ranks 0, 1 and 3 are waiting in all_reduce #3 of group mesh_tp (0-3), for at least "
     )
     assert said.count("They are running something else, outside any recorded call") == 1
     # A watched job counts the calls of a rank, and knows a group by its members.
@@ -207,7 +207,7 @@ def test_a_rank_that_has_reported_nothing_may_hold_up_the_others():
         monitor.feed(*a_call(rank, 0, backend="nccl"))
     (cause,) = monitor.standstill(1.0).causes
     assert (cause.kind, cause.ranks, cause.held) == ("silent", (2,), {0, 1})
-    assert "Rank 2 may hold up the other 2: it has reported nothing, and ranks 0 and 1 wait in all_reduce #1." in (
+    assert "Rank 2 may hold up the other 2: it has reported nothing, and ranks 0 and 1 are waiting in all_reduce #1." in (
         wording.headline(monitor.standstill(1.0))
     )
 

@@ -140,7 +140,7 @@ def test_a_cell_nobody_answers_fails_nothing_and_notes_nothing(file):
         (leftovers, {"ask": "returned", "rank": 1}, [2], None, "promises nothing to any rank but 0: this is what"),
         (ring, {}, [20, 0, 20], "2 of 3", "that is what rank 0 returns"),
         (squares, {"rank": (0, 2)}, {0: 0, 2: 4}, "All 2 right", ""),
-        (deserted, {"ask": "after"}, ["never never"], "All 2 right", "Stuck: rank 0 waits in broadcast #1"),
+        (deserted, {"ask": "after"}, ["never never"], "All 2 right", "Stuck: rank 0 is waiting in broadcast #1"),
         (deserted, {"ask": "after"}, ["0 0"], "0 of 2", "never completed here"),
     ],
 )  # fmt: skip
@@ -246,7 +246,7 @@ def test_a_wrong_choice_has_a_reason():
     recording, key = key_of(predict(deserted, ask="verdict", world_size=2))
     stuck, *_ = [option for option in recording["options"] if "Stuck" in option]
     assert key["wants"][0][0]["text"] == stuck and key["reasons"].pop(stuck) == ""
-    assert all("rank 0 waits in broadcast" in reason for reason in key["reasons"].values()) and len(key["reasons"]) == 3
+    assert all("rank 0 is waiting in broadcast" in reason for reason in key["reasons"].values()) and len(key["reasons"]) == 3
     asked = dict(choices=["yes", "no"], answer=lambda run: "yes", world_size=2)
     told = predict(squares, because={"no": "Two squared is four."}, answers="no", **asked)
     assert "Two squared is four." in repr(told)

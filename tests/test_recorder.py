@@ -448,7 +448,7 @@ def test_threads_that_all_wait_for_ever_are_called_stuck():
             threading.Thread(target=dist.recv, args=(torch.zeros(1), 1)).start()
             dist.barrier()
 
-    with pytest.raises(Stuck, match="rank 0 waits in barrier.*This can never finish"):
+    with pytest.raises(Stuck, match="rank 0 is waiting in barrier.*This can never finish"):
         run(both, world_size=2, timeout=20)
 
 
@@ -457,7 +457,7 @@ def test_a_thread_that_outlives_the_function_and_waits_for_ever_is_called_stuck(
         if dist.get_rank() == 0:
             threading.Thread(target=dist.recv, args=(torch.zeros(1), 1)).start()
 
-    with pytest.raises(Stuck, match="rank 0 waits in recv #1 from 1; rank 1 returned.*This can never finish") as caught:
+    with pytest.raises(Stuck, match="rank 0 is waiting in recv #1 from 1; rank 1 returned.*This can never finish") as caught:
         run(left_behind, world_size=2, timeout=20)
     assert "threading.Thread(target=dist.recv" in str(caught.value)
 
@@ -516,7 +516,7 @@ def test_uneven_inputs_without_join_are_called_stuck():
     with pytest.raises(Stuck) as caught:
         run(uneven, world_size=2, timeout=30)
     verdict, *rows = str(caught.value).splitlines()
-    assert verdict == "rank 1 waits in all_reduce #8; rank 0 returned after 7 calls. This can never finish."
+    assert verdict == "rank 1 is waiting in all_reduce #8; rank 0 returned after 7 calls. This can never finish."
     assert rows[1].endswith("model(torch.ones(1, 2)).sum().backward()") and caught.value.ranks == (1,)
 
 
@@ -584,7 +584,7 @@ def test_a_limit_that_is_set_later_counts_for_collectives_as_gloo_has_it():
             return "gave up"
 
     assert run(impatient, False, world_size=2).results == ["gave up", None]
-    with pytest.raises(Stuck, match="rank 0 waits in recv #2.*This can never finish"):
+    with pytest.raises(Stuck, match="rank 0 is waiting in recv #2.*This can never finish"):
         run(impatient, True, world_size=2, timeout=20)
 
 
@@ -599,7 +599,7 @@ def test_a_group_of_the_same_name_has_its_own_limit(tmp_path):
                 with pytest.raises(RuntimeError) if limit < 1 else nullcontext():
                     dist.recv(torch.zeros(1), 1)
 
-    with pytest.raises(Stuck, match="rank 0 waits in recv #2.*This can never finish"):
+    with pytest.raises(Stuck, match="rank 0 is waiting in recv #2.*This can never finish"):
         run(again, world_size=2, timeout=20)
 
 

@@ -292,7 +292,7 @@ def test_both_behind_and_one_hangs():
     assert not judge.is_due
     ranks[0].teller.tell(Returned(b"", (None, None), None, []))
     judged(judge, ranks[0])
-    assert judge.is_due and "rank 1 waits in all_reduce #1201; rank 0 returned after 1200 calls" in wording.words(
+    assert judge.is_due and "rank 1 is waiting in all_reduce #1201; rank 0 returned after 1200 calls" in wording.words(
         judge.conclude()
     )
 

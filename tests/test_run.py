@@ -360,7 +360,7 @@ def test_time_limit_says_where_each_rank_stands():
 
     text, error = said(Stuck, slow, world_size=2, timeout=1)
     verdict, first, second, _ = text.splitlines()
-    assert verdict == "out of time after 1 s: rank 0 runs your code; rank 1 waits in barrier #1."
+    assert verdict == "out of time after 1 s: rank 0 is running your code; rank 1 is waiting in barrier #1."
     assert first.startswith("  rank 0  running your code, after 0 calls  slow, line ") and first.endswith(
         "time.sleep(60)"
     )
@@ -390,7 +390,7 @@ def test_a_message_whose_handle_is_dropped_is_lost_and_said_to_be():
         r"Rank 0 dropped the handle of isend #{} \(drops, line \d+:  dist.isend\(torch.ones\(4\), 1\)\) before it was"
     )
     text, _ = said(Stuck, drops, receiver_first=False, world_size=2, timeout=60)
-    assert text.startswith("rank 1 waits in recv #2 from 0; rank 0 returned after 2 calls.")
+    assert text.startswith("rank 1 is waiting in recv #2 from 0; rank 0 returned after 2 calls.")
     assert re.search(dropped.format(1), text) and "cable" not in text
     assert re.search(dropped.format(2), repr(run(drops, True, world_size=2)))
 
@@ -560,7 +560,7 @@ def test_only_the_root_reduces():
             dist.reduce(loss, dst=0)
 
     text, error = said(Stuck, only_root)
-    assert text.startswith("rank 0 waits in reduce #1; ranks 1, 2 and 3 returned after 0 calls. This can never finish.")
+    assert text.startswith("rank 0 is waiting in reduce #1; ranks 1, 2 and 3 returned after 0 calls. This can never finish.")
     assert error.ranks == (0,) and "dist.reduce(loss, dst=0)" in text
 
 

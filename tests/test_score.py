@@ -389,7 +389,7 @@ def test_groups_that_not_all_ranks_make_alike(sandboxes):
 def test_who_computes_without_end_is_ended_by_processor_time(sandboxes, patient):
     endless = "import signal\ndef distributed_mean(x):\n    signal.signal(signal.SIGXCPU, signal.SIG_IGN)\n    while True: pass"
     reason = scored(endless, sandboxes).checks[0].reason
-    assert "out of time after 2.5 s: ranks 0 and 1 run your code." in reason and "a loop that does not end" in reason
+    assert "out of time after 2.5 s: ranks 0 and 1 are running your code." in reason and "a loop that does not end" in reason
 
 
 def test_who_sleeps_is_out_of_time(sandboxes, monkeypatch):

@@ -2,7 +2,7 @@
 
 A run's state is logical.  The k-th call on a group is complete when every member has made
 its k-th call; a rank that returned will make no more; a send completes when its recv is
-posted.  A rank reports each call before it makes it and in order, so "rank 2 waits in call
+posted.  A rank reports each call before it makes it and in order, so "rank 2 is waiting in call
 3" means that all its earlier calls are known too.  That is why a cycle of waits, or a wait on a
 rank that has returned, is certain the moment it is seen: no timeout has to pass.
 """

@@ -41,7 +41,7 @@ STOOD = r"(RankFailed: when ranks? .* ended, no rank had started or finished a c
 OTHER_END = r"raised Dist(Store|Network)Error: |raised RuntimeError: Gloo connectFullMesh failed"
 # Each ending: what the whole of the verdicts must match. "Standstill" may come before: it accuses nobody.
 ENDINGS = {
-    "deadlock": r"Stuck: ranks 0, 1 and 3 wait in all_reduce #4; rank 2 waits in recv #4 from 1\.",
+    "deadlock": r"Stuck: ranks 0, 1 and 3 are waiting in all_reduce #4; rank 2 is waiting in recv #4 from 1\.",
     "shapes": r"Mismatch: ranks disagree on the shape of all_reduce in call #4\.",
     "raises": STOOD + r"rank 1 raised ValueError: no such layer",
     "early": r"Stuck: .*rank 0 returned after 3 calls\. This can never finish",

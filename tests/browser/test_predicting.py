@@ -64,7 +64,7 @@ def test_wrong_then_right_with_the_mouse(open_):
     choice.locator("button", has_text="it finishes").click()
     choice.get_by_role("button", name="Run").click()
     choice.get_by_text("Not so.").wait_for()
-    choice.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
+    choice.get_by_text("It did not finish: rank 0 is waiting in barrier").wait_for()
     choice.locator("button", has_text="wait forever").click()
     choice.get_by_role("button", name="Run again").click()
     choice.get_by_text("Right.", exact=True).wait_for()

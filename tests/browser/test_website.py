@@ -166,7 +166,7 @@ def test_a_prediction_is_marked_in_two_stages(open_page):
 
     verdict.locator("button", has_text="it finishes").click()
     verdict.get_by_role("button", name="Check").click()
-    verdict.get_by_text("It did not finish: rank 0 waits in barrier").wait_for()
+    verdict.get_by_text("It did not finish: rank 0 is waiting in barrier").wait_for()
     assert verdict.locator("img").count() == 0
     verdict.locator("button", has_text="wait forever").click()
     verdict.get_by_role("button", name="Check again").click()

@@ -221,7 +221,7 @@ def missing_barrier(r, n):
         dist.barrier()
 
 
-@mistake("only the root calls reduce", Stuck, "rank 0 waits in reduce #1")
+@mistake("only the root calls reduce", Stuck, "rank 0 is waiting in reduce #1")
 def only_root_reduces(r, n):
     if r == 0:
         dist.reduce(ones(1), dst=0)
@@ -233,7 +233,7 @@ def missing_source(r, n):
         dist.broadcast(ones(1), src=0)
 
 
-@mistake("one rank never joins a gather", Stuck, "rank 0 waits in gather #1")
+@mistake("one rank never joins a gather", Stuck, "rank 0 is waiting in gather #1")
 def missing_gather(r, n):
     if r != 1:
         dist.gather(ones(1), [ones(1) for _ in range(n)] if r == 0 else None, dst=0)
@@ -276,7 +276,7 @@ def groups_in_other_order(r, n):
         dist.new_group([0])
 
 
-@mistake("two groups used in a different order", Stuck, "ranks 0 and 1 wait in all_reduce #1.* never finish")
+@mistake("two groups used in a different order", Stuck, "ranks 0 and 1 are waiting in all_reduce #1.* never finish")
 def crossed_groups(r, n):
     a, b = dist.new_group([0, 1]), dist.new_group([0, 1])
     if r == 0:
@@ -296,19 +296,19 @@ def none_as_result(r, n):
 # --- messages -----------------------------------------------------------------------------
 
 
-@mistake("every rank sends first", Stuck, "rank 0 waits in send #1 to 1")
+@mistake("every rank sends first", Stuck, "rank 0 is waiting in send #1 to 1")
 def send_first(r, n):
     dist.send(ones(1), (r + 1) % n)
     dist.recv(ones(1), (r - 1) % n)
 
 
-@mistake("every rank receives first", Stuck, "rank 0 waits in recv #1 from")
+@mistake("every rank receives first", Stuck, "rank 0 is waiting in recv #1 from")
 def recv_first(r, n):
     dist.recv(ones(1), (r - 1) % n)
     dist.send(ones(1), (r + 1) % n)
 
 
-@mistake("a different tag on the receiving side", Stuck, "rank 0 waits in send #1 to 1")
+@mistake("a different tag on the receiving side", Stuck, "rank 0 is waiting in send #1 to 1")
 def other_tag(r, n):
     if r == 0:
         dist.send(ones(1), 1, tag=1)

@@ -6,7 +6,7 @@ from ...format import dtype_name
 from ...log.collectives import COUNTERPART
 from ...log.event import Event
 from ..verdict import Cause
-from .phrases import call_name, few, of_group, source
+from .phrases import are, call_name, few, of_group, source
 
 MOST = 4  # causes of a kind, or ranks of a cycle, that are written out
 
@@ -110,7 +110,7 @@ def _not_started(cause: Cause, names: Names, named: bool) -> str:
 
 def _silent(cause: Cause, names: Names, named: bool) -> str:
     inside = [wait.event.rank for wait in cause.waits]
-    waiting = f"{few(inside)} wait{'s' * (len(inside) == 1)} in {names.call(cause.waits[0].event)}"
+    waiting = f"{few(inside)} {are(inside)} waiting in {names.call(cause.waits[0].event)}"
     return f"{names.silence(cause.ranks)}, and {waiting}" + (f" for {few(cause.ranks)}" if named else "")
 
 
@@ -127,13 +127,13 @@ def _parted(cause: Cause, names: Names, named: bool) -> str:
     inside = sorted(set(cause.ranks) - {wait.event.rank for wait in ahead})
     those = few(wait.event.rank for wait in ahead)
     call, later = names.call(behind.event), names.call(ahead[0].event)
-    return f"the calls of {few(cause.ranks)} don't belong together: {few(inside)} {'is' if len(inside) == 1 else 'are'} waiting in {call}, while {those} {'is' if len(ahead) == 1 else 'are'} already in {later}"
+    return f"the calls of {few(cause.ranks)} don't belong together: {few(inside)} {are(inside)} waiting in {call}, while {those} {are(ahead)} already in {later}"
 
 
 def _cycle(cause: Cause, names: Names, named: bool) -> str:
     following = [*cause.ranks[1:], cause.ranks[0]]
     links = [
-        f"rank {wait.event.rank} waits in {names.call(wait.event)} for rank {to}"
+        f"rank {wait.event.rank} is waiting in {names.call(wait.event)} for rank {to}"
         for wait, to in zip(cause.waits, following)
     ]
     more = f", and so on through {len(links)} ranks" if len(links) > MOST else ""

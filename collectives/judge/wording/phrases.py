@@ -38,6 +38,10 @@ def verb(word: str, ranks: list[int]) -> str:
     return word + "s" * (len(ranks) == 1)
 
 
+def are(ranks: Sequence[int]) -> str:
+    return "is" if len(ranks) == 1 else "are"
+
+
 def after(made: int) -> str:
     return f"after {made} call{'s' * (made != 1)}"
 

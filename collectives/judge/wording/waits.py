@@ -10,6 +10,7 @@ from .phrases import (
     after,
     alike,
     apart,
+    are,
     call_name,
     call_waited_in,
     caught,
@@ -172,7 +173,7 @@ def deadlock(verdict: Deadlock) -> str:
     waiting = [verdict.standing[rank] for rank in verdict.ranks]
     gone = [verdict.standing[rank] for rank in sorted(verdict.absent) if verdict.standing[rank].returned]
     calls = alike((state.rank, call_waited_in(state, verdict.world_size)) for state in waiting)
-    clauses = [f"{name_ranks(ranks)} {verb('wait', ranks)} in {what}" for what, ranks in calls.items()]
+    clauses = [f"{name_ranks(ranks)} {are(ranks)} waiting in {what}" for what, ranks in calls.items()]
     ends = alike((state.rank, after(state.made)) for state in gone)
     clauses += [f"{name_ranks(ranks)} returned {when}" for when, ranks in ends.items()]
     advice = _advice(verdict, [state.rank for state in gone])
@@ -256,7 +257,7 @@ def time_up(verdict: TimeUp) -> str:
     size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
     doing = alike((s.rank, f"in {call_waited_in(s, size)}" if s.event else _at(s)) for s in busy)
     who = "; ".join(
-        f"{name_ranks(ranks)} {verb('wait' if what.startswith('in ') else 'run', ranks)} {what}"
+        f"{name_ranks(ranks)} {are(ranks)} {'waiting' if what.startswith('in ') else 'running'} {what}"
         for what, ranks in doing.items()
     )
     reasons = decided(verdict, [s.event for s in busy if s.absent])
@@ -278,7 +279,7 @@ def _look_for(busy: list[RankState], fits: bool, distant: bool) -> str:
     if fits and (made := [member.rank for member in busy if member.call.is_complete]):
         advice = "Look at what is between the ranks: a cable, a firewall, a slow network." if distant else LONGER
         return (
-            f"All ranks have made the call that {name_ranks(made)} {verb('wait', made)} in, and their calls fit together. "
+            f"All ranks have made the call that {name_ranks(made)} {are(made)} waiting in, and their calls fit together. "
             + advice
         )
     return "Look for the call that the waiting ranks' partners haven't made yet."

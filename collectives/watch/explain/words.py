@@ -266,7 +266,7 @@ def _about_call(names: Names, cause: Cause, named: bool) -> str:
     """The ranks waiting in the call, with their sizes and line.  named: whether to name the call."""
     inside, first = [wait.event.rank for wait in cause.waits], cause.waits[0].event
     where = names.call(first) if named else "it"
-    words = [f"{few(inside).capitalize()} {'waits' if len(inside) == 1 else 'wait'} in {where}{names.since(first)}"]
+    words = [f"{few(inside).capitalize()} {'is' if len(inside) == 1 else 'are'} waiting in {where}{names.since(first)}"]
     if passed := names.sizes(first):
         words.append(f"with {passed}")
     return f"{', '.join(words)}{names.at(first)}."
@@ -418,7 +418,7 @@ def _to_parted(names: Names, causes: Sequence[Cause]) -> list[str]:
 
 def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
     waited = [wait.event for wait in cause.waits]
-    lines = [f"Rank {e.rank} waits{names.since(e)}, with {names.sizes(e)}{names.at(e)}." for e in waited[:4]]
+    lines = [f"Rank {e.rank} is waiting{names.since(e)}, with {names.sizes(e)}{names.at(e)}." for e in waited[:4]]
     if all(e.op == "send" for e in waited):
         lines.append("All of them send first. Let some receive first, or use batch_isend_irecv.")
     elif len({names.judged.lane(e) for e in waited}) > 1:
@@ -522,14 +522,14 @@ class _Doing:
     def __call__(self, rank: int | None) -> str:
         """rank: if it is one."""
         if self._offset is None:
-            return f"{'each waits' if rank is None else 'waits'} in {self._words}".replace("each waits", "wait")
+            return f"waiting in {self._words}"
         e = self._wait.event
         lacks = ", which has not made its part" if self._wait.lacks else ""
         toward = "to" if e.op == "send" else "from"
         if rank is not None:
-            return f"waits in {self._words} {toward} {rank + self._offset}{lacks}"
+            return f"waiting in {self._words} {toward} {rank + self._offset}{lacks}"
         return (
-            f"each waits in {self._words} {toward} rank {'+' if self._offset > 0 else '-'} {abs(self._offset)}{lacks}"
+            f"each waiting in {self._words} {toward} rank {'+' if self._offset > 0 else '-'} {abs(self._offset)}{lacks}"
         )
 
 
