@@ -155,10 +155,10 @@ def test_questions_have_few_lines_of_their_own():
         for node in ast.walk(ast.parse(re.sub("^%.*", "", source, flags=re.MULTILINE)))
         if isinstance(node, ast.Call) and getattr(node.func, "id", "") in ("ask", "predict")
     ]
-    assert sum(calls) <= 3.55 * len(cells)
-    assert sum(len(source.splitlines()) for source in cells) <= 9.9 * len(cells)
+    assert sum(calls) <= 3.42 * len(cells)
+    assert sum(len(source.splitlines()) for source in cells) <= 9.71 * len(cells)
     training = questions([path for path in CHAPTERS if path.stem[:2] in POINTS])
-    assert sum(len(source.splitlines()) for source in training) <= 3.6 * len(training)
+    assert sum(len(source.splitlines()) for source in training) <= 3.5 * len(training)
     assert not any("world_size=1)" in source for source in cells), "ask() needs no ranks"
 
 
