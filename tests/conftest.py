@@ -19,8 +19,8 @@ LONGEST = (
 )  # fmt: skip
 
 
-# Notebooks whose stored outputs `make test` compares. `make test-all` compares a third of the others, by turns, and what
-# has changed; the night all. tests/test_exercises.py judges answers to every exercise.
+# Notebooks whose stored outputs `make test` compares. `make test-all` compares a third of the others by turns, and what
+# changed; the night all. tests/test_exercises.py judges answers to every exercise.
 QUICK = {
     "notebooks": (
         "00_start_here", "05_many_to_many", "09_algorithms", "21_prices_and_a_plan", "your_tools",

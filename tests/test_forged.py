@@ -228,7 +228,10 @@ def test_whatever_a_rank_sends_there_is_a_verdict(name):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=by_turns(k)) for k, name in enumerate(("distributed_mean", "average_in_buckets", "load_columns"))],
+    [
+        pytest.param(name, marks=by_turns(k))
+        for k, name in enumerate(("distributed_mean", "average_in_buckets", "load_columns"))
+    ],
 )
 def test_whatever_a_rank_sends_ten_thousand_times_there_is_a_verdict(name):
     case = next(case for case in TASKS[name].cases if case.world_size == 1)

@@ -5,6 +5,8 @@ import statistics
 
 import pytest
 
+from tests.sampling import by_turns
+
 from .lab import SCREENSHOTS
 
 EXPLORE = "from helpers import explore\n\nexplore()"
@@ -47,6 +49,7 @@ def test_each_control_with_the_mouse(notebook):
     notebook.pictures("explore")
 
 
+@by_turns(0, 2)
 def test_what_does_not_apply_is_off_and_says_why(notebook):
     choose(notebook, "all_gather")
     assert slider(notebook, "reduce op").is_disabled()
@@ -56,6 +59,7 @@ def test_what_does_not_apply_is_off_and_says_why(notebook):
     notebook.pictures("explore-off")
 
 
+@by_turns(1, 2)
 def test_at_8_ranks_the_screen_has_the_sliders_and_all_that_they_change(notebook):
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -70,6 +74,7 @@ def test_at_8_ranks_the_screen_has_the_sliders_and_all_that_they_change(notebook
     page.set_viewport_size({"width": 1280, "height": 1000})
 
 
+@by_turns(0, 2)
 def test_a_picture_that_is_not_yet_the_controls_is_marked_until_it_is(notebook):
     figure = notebook.page.locator(".jp-CodeCell .collectives")
     at_once = """slider => {
@@ -114,6 +119,7 @@ WATCH = """() => {
 }"""
 
 
+@by_turns(1, 2)
 def test_from_a_control_to_its_picture(notebook, record_property):
     """Reported, not judged: 50 moves at 4 ranks. Judged: a burst of moves must not queue up."""
     page, press = notebook.page, notebook.keyboard.press

@@ -7,6 +7,8 @@ import time
 import pytest
 from PIL import Image
 
+from tests.sampling import by_turns
+
 from .conftest import git
 from .lab import DARK, LIGHT, PATIENCE, SHOWN, Notebook, end_kernels
 
@@ -98,7 +100,13 @@ def test_the_first_picture_is_on_a_small_screen_after_shift_and_enter(opened):
     lab.page.set_viewport_size({"width": 1280, "height": 1000})
 
 
-@pytest.mark.parametrize("chapter", ["00_start_here", "09_algorithms", "18_when_it_hangs"])
+@pytest.mark.parametrize(
+    "chapter",
+    [
+        pytest.param(name, marks=by_turns(k))
+        for k, name in enumerate(("00_start_here", "09_algorithms", "18_when_it_hangs"))
+    ],
+)
 def test_a_chapter_that_was_opened_and_saved_is_as_it_was(course, opened, chapter):
     name = f"notebooks/{chapter}.ipynb"
     lab = opened(name)

@@ -1,5 +1,7 @@
 """predict(): filled in wrong, then right; with the mouse, and with the keyboard alone."""
 
+from tests.sampling import by_turns
+
 PREDICT = """\
 import torch
 import torch.distributed as dist
@@ -114,6 +116,7 @@ def test_with_the_keyboard_alone(open_):
     assert [source.split() for source in sources] == typed, "no key went into a cell"
 
 
+@by_turns(0, 2)
 def test_a_restarted_kernel_breaks_nothing_and_is_named_where_one_is_needed(open_):
     notebook = open_(PREDICT)
     notebook.run_all()

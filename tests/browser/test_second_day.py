@@ -3,6 +3,8 @@
 import nbformat
 import pytest
 
+from tests.sampling import by_turns
+
 from .conftest import KERNEL
 from .lab import Notebook, end_kernels
 
@@ -62,7 +64,13 @@ def next_day(chrome, course):
     file.unlink()
 
 
-@pytest.mark.parametrize("days", [1, 2], ids=["the second day", "the third, nothing run between"])
+@pytest.mark.parametrize(
+    "days",
+    [
+        pytest.param(1, marks=by_turns(0, 2), id="the second day"),
+        pytest.param(2, marks=by_turns(1, 2), id="the third, nothing run between"),
+    ],
+)
 def test_figures_play_and_a_prediction_says_what_to_do(next_day, days):
     for _ in range(days):
         notebook = next_day()
