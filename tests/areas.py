@@ -140,9 +140,8 @@ def path_of(test: str) -> str:
 
 def changed(base: str) -> list[str] | None:
     """The files in which this checkout differs from a commit; None if that isn't known."""
-    command = ["git", "diff", "--name-only", base]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    return done.stdout.splitlines() if done.returncode == 0 else None
+    found = git("diff", "--name-only", base)
+    return found if found is None else found.splitlines()
 
 
 def main() -> None:
@@ -152,10 +151,17 @@ def main() -> None:
 
 def fork() -> str:
     """The commit at which this checkout left origin/main; empty if it hasn't, or there is no such branch."""
-    command = ["git", "merge-base", "origin/main", "HEAD"]
-    base = subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    head = subprocess.run(["git", "rev-parse", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return "" if base == head else base
+    base, head = git("merge-base", "origin/main", "HEAD"), git("rev-parse", "HEAD")
+    return "" if base in (head, None) else base.strip()
+
+
+def git(*words: str) -> str | None:
+    """The output of git about this checkout; None where git fails, as outside of a repository, or isn't installed."""
+    try:
+        done = subprocess.run(["git", *words], cwd=ROOT, capture_output=True, text=True)
+    except FileNotFoundError:
+        return None
+    return done.stdout if done.returncode == 0 else None
 
 
 if __name__ == "__main__":

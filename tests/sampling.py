@@ -1,11 +1,10 @@
 """Which of many alike each run takes: those of the commit that is checked out, so that a run can be repeated."""
 
-import subprocess
 from functools import cache
 
 import pytest
 
-from . import ROOT
+from .areas import git
 
 
 def when(always: bool, each_push: bool = False):
@@ -26,8 +25,7 @@ def in_turn(k: int, of: int = 3) -> bool:
 @cache
 def commits() -> int:
     """How many commits lead to the one that is checked out; 0 outside of a repository."""
-    command = ["git", "rev-list", "--count", "HEAD"]
-    return int(subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout or 0)
+    return int(git("rev-list", "--count", "HEAD") or 0)
 
 
 def slow(*values) -> list:

@@ -64,6 +64,7 @@ def test_a_command_that_fails_is_named_with_its_last_words():
 
 
 @pytest.mark.slow
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="only a clone can be cloned")
 def test_the_source_distribution_is_this_commit_and_the_wheel_the_library(tmp_path, monkeypatch):
     """What is committed now, in a clone: a file of a checkout may be anybody's."""
     clone = tmp_path / "clone"
@@ -89,11 +90,11 @@ def test_the_source_distribution_is_this_commit_and_the_wheel_the_library(tmp_pa
 
 
 def test_what_a_renewal_changed():
-    before = "# head\nrich==14.1\ntorch==2.13.0\nold==1; python_version < '3.11'\n"
-    after = "# head\nrich==15.0\ntorch==2.13.0\nnew==2\n"
+    before = "# head\nrich==14.1\ntorch==2.13.0\nold==1; python_version < '3.11'\nflit_core==4.2\n"
+    after = "# head\nrich==15.0\ntorch==2.13.0; sys_platform == 'linux'\nnew==2\nflit-core==4.2\n"
     assert [line.split() for line in renew.changes(before, after)] == [
         ["new", "not", "there", "->", "2"],
-        ["old", "1;", "python_version", "<", "'3.11'", "->", "gone"],
+        ["old", "1", "->", "gone"],
         ["rich", "14.1", "->", "15.0"],
     ]
 

@@ -1,7 +1,7 @@
 """Takes the newest versions that fit together on every Python of the course:   make renew
 
-A resolver (uv) rewrites constraints.txt; a new environment gets these versions, the tests run in it, and the changes are
-listed.  If a test fails, the old file comes back.  The versions that are held back, and why: [tool.uv] in pyproject.toml.
+A resolver (uv) rewrites constraints.txt; a new environment gets these versions, every test and notebook runs in it, and
+the changes are listed.  If a test fails, or it is interrupted, the old file comes back.  The versions that are held back, and why: [tool.uv] in pyproject.toml.
 """
 
 from __future__ import annotations
@@ -14,12 +14,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "constraints.txt"
 OLDEST = "3.10"
+EXTRAS = ("course", "test", "browser")  # all that this repository installs from pyproject.toml
 OF_A_GPU = ("nvidia-", "cuda-", "triton")  # packages of a torch that isn't the one for the CPU
 
 
 def resolved() -> str:
     """The lines of constraints.txt: the newest versions for all Pythons from OLDEST on."""
-    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", "--extra", "course", "--extra", "test"]
+    command = [sys.executable, "-m", "uv", "pip", "compile", "pyproject.toml", *(f"--extra={name}" for name in EXTRAS)]
     command += ["--universal", "--python-version", OLDEST, "--no-header", "--no-annotate", "--quiet", "--upgrade"]
     resolver = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
     if resolver.returncode:
@@ -31,10 +32,10 @@ def resolved() -> str:
 
 
 def pins(text: str) -> dict[str, set[str]]:
-    """By package, its versions, each with the Pythons and systems that it is for."""
+    """By package, its versions: one, or one for each range of Pythons."""
     versions: dict[str, set[str]] = {}
-    for name, version in re.findall(r"^([\w.-]+)==(.+)$", text, re.MULTILINE):
-        versions.setdefault(name, set()).add(version)
+    for name, version in re.findall(r"^([\w.-]+)==([^;\s]+)", text, re.MULTILINE):
+        versions.setdefault(name.replace("_", "-"), set()).add(version)
     return versions
 
 
@@ -56,9 +57,14 @@ def main() -> int:
     print("\n".join(listed) or "Everything is at its newest.", flush=True)
     if not listed:
         return 0
-    FILE.write_text(after, encoding="utf-8")
-    if subprocess.run(["make", "test-all", "VENV=.venv-renew"], cwd=ROOT).returncode:
-        FILE.write_text(before, encoding="utf-8")
+    passed = False
+    try:
+        FILE.write_text(after, encoding="utf-8")
+        passed = subprocess.run(["make", "test-nightly", "VENV=.venv-renew"], cwd=ROOT).returncode == 0
+    finally:
+        if not passed:
+            FILE.write_text(before, encoding="utf-8")
+    if not passed:
         print(
             "\nA test failed with these; constraints.txt is as it was. Hold back what broke it: [tool.uv] in pyproject.toml."
         )
