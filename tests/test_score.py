@@ -27,7 +27,7 @@ from tests.corpus import answers, incidents, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
-from tests.sampling import in_turn, when
+from tests.sampling import by_turns, in_turn, when
 from tools import release
 
 try:
@@ -584,7 +584,7 @@ def graded_at_once(tmp_path_factory):
     return folder, content(out)
 
 
-@pytest.mark.slow
+@by_turns(0, 2)
 def test_stopped_at_any_moment_it_goes_on_to_the_same_report(graded_at_once, tmp_path):
     folder, whole = graded_at_once
     out, graded = tmp_path / "stopped", {}
@@ -627,7 +627,7 @@ def test_without_a_sandbox_it_says_so_and_needs_a_word(tmp_path):
     assert re.search(r"^ann +3 +3 +3$", done.stdout, re.MULTILINE)
 
 
-@pytest.mark.slow
+@by_turns(1, 2)
 def test_an_exercise_of_ones_own_in_a_folder_outside_the_course_is_made_checked_and_scored(tmp_path):
     """As INSTRUCTOR.md has it: a solved notebook and its task, handed out, solved in a copy, scored beside the course's."""
     own, submissions = tmp_path / "own", tmp_path / "submissions"

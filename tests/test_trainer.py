@@ -253,7 +253,7 @@ def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
     assert outputs[0] == outputs[1]
 
 
-@pytest.mark.slow
+@by_turns(0, 3)
 def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     program = [str(TRAINER / "train.py"), *COMMAND, f"--save={tmp_path}", "--every=2"]
     job, seen = torchrun(8, *program, "--steps=1000", "--pp=2", "--fs=2", "--tp=2"), ""

@@ -74,7 +74,7 @@ BREAKS = [
     Break(
         "numbers may be said without sending any", "helpers.exercise.judgment",
         "if count > (most := most_empty(case.world_size)):", "if count > 1000 * (most := most_empty(case.world_size)):",
-        "tests/test_score.py -k tags",
+        "tests/test_exercises.py -k forty_barriers",
     ),
     Break(
         "a verdict has a sentence less", "collectives.judge.wording.waits",
