@@ -718,6 +718,21 @@ def test_groups_that_are_the_same_though_ranks_say_them_otherwise():
     assert run(make, world_size=3).results == [2, 2, -1]
 
 
+def test_ranks_that_wait_for_each_other_are_told_to_keep_one_order_of_calls_or_of_groups():
+    def calls():
+        x = torch.ones(1)
+        dist.recv(x, 1) if dist.get_rank() == 0 else dist.all_reduce(x)
+
+    def groups():
+        pair = [dist.new_group(), dist.new_group()]
+        dist.all_reduce(torch.ones(1), group=pair[dist.get_rank()])
+
+    with pytest.raises(Stuck, match=r"wait for each other\. Put their calls in the same order on every rank\.$"):
+        run(calls, world_size=2)
+    with pytest.raises(Stuck, match=r"each other in different groups\. Use the groups in the same order on every rank\.$"):
+        run(groups, world_size=2)
+
+
 @pytest.mark.parametrize("n", [2, 4, *slow(5, 8)])
 def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""
