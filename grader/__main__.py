@@ -64,12 +64,10 @@ def main(arguments: list[str] | None = None) -> int:
     if options.score and options.watch:
         parser.error("--watch is for a learner. Call --score again: it grades what has come or changed since")
     if options.score:
-        from .instructor import score
-
-        return score(options)
-    from .learner import grade
-
-    return grade(options)
+        from .instructor import score as command
+    else:
+        from .learner import grade as command
+    return command(options)
 
 
 def _flaw(folder: Path, course: set[str]) -> str:

@@ -48,10 +48,8 @@ def pairs(people: list[Student]) -> list[tuple[str, str, str, int]]:
         for by_student in cells.values():
             long = {name: own for name, own in by_student.items() if len(own) >= LEAST_GRAMS}
             for (one, a), (other, b) in combinations(long.items(), 2):
-                if (
-                    min(len(a), len(b)) >= LEAST_ALIKE * max(len(a), len(b))
-                    and (alike := len(a & b) / len(a | b)) >= LEAST_ALIKE
-                ):
+                few, many = sorted((len(a), len(b)))
+                if few >= LEAST_ALIKE * many and (alike := len(a & b) / len(a | b)) >= LEAST_ALIKE:
                     found.append((one, other, exercise, round(100 * alike)))
     return sorted(found, key=lambda pair: -pair[3])
 

@@ -121,15 +121,14 @@ def adjusted(assignment: Assignment, file: Path) -> Assignment:
         columns, rows = read_csv(file)
         if lacking := set(COLUMNS) - set(columns):
             raise ValueError(f"it has no column {min(lacking)}")
-        return replace(assignment, adjustments=tuple(_adjustment(row, file) for row in rows if row["student"].strip()))
+        changes = []
+        for student, exercise, points, comment in ([row[column].strip() for column in COLUMNS] for row in rows):
+            if student:
+                name = _exercise(exercise, file) if exercise else ""
+                changes.append(Adjustment(student, name, float(points.replace(",", ".") or 0), comment))
+        return replace(assignment, adjustments=tuple(changes))
     except (OSError, ValueError, csv.Error) as error:
         raise ValueError(f"{file} cannot be used: {error}.") from None
-
-
-def _adjustment(row: dict[str, str], file: Path) -> Adjustment:
-    student, exercise, points, comment = (row[column].strip() for column in COLUMNS)
-    name = _exercise(exercise, file) if exercise else ""
-    return Adjustment(student, name, float(points.replace(",", ".") or 0), comment)
 
 
 def _exercise(number: str, where: Path | str) -> str:

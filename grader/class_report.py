@@ -23,13 +23,9 @@ from .folder import ReportFolder, write
 from .gradebook import Grading, Student, summary
 from .safe_text import as_csv, no_formula, printable, slug
 
-TITLE = "Exercises in collective communication"
-
 
 def table(people: list[Student]) -> str:
     """For the terminal."""
-    if not people:
-        return "Nobody handed in anything."
     names = list(people[0].of)
     rows = [["student", *(name.partition("_")[0] for name in names), "points", "of", ""]]
     for student in people:
@@ -54,20 +50,20 @@ def write_all(report: ReportFolder, people: list[Student], gradings: list[Gradin
     folder = report.folder
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
-    submissions = [
-        {key: value for key, value in one.data().items() if key not in ("pictures", "pieces")}
-        | {"page": pages[one.student]}
-        for one in gradings
-    ]
+    submissions = [one.data() | {"page": pages[one.student]} for one in gradings]
+    for submission in submissions:
+        del submission["pictures"], submission["pieces"]
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
-    write(folder / "junit.xml", _junit(people))
-    write(folder / "statistics.html", statistics(TITLE, people, summary(people), report.walls))
+    write(folder / "junit.xml", rendered("junit.xml", people=people))
+    walls, pairs = report.settings["sandbox"], alike.pairs(people)[:100]
+    page = rendered("class.html", people=people, summary=summary(people), walls=walls, pairs=pairs)
+    write(folder / "statistics.html", page)
     for name in ("students", *["gradescope"] * gradescope):
         (folder / name).mkdir(exist_ok=True)
     for student in people:
         drawn = [replace(one, pictures=one.pictures or report.pictures(one)) for one in student.gradings]
-        write(folder / student.page, feedback(TITLE, replace(student, gradings=drawn)))
+        write(folder / student.page, rendered("student.html", student=replace(student, gradings=drawn)))
         if gradescope:
             write(folder / "gradescope" / f"{slug(student.name)}.json", _gradescope(student))
     write(folder / "return.zip", _returned(folder, people))
@@ -91,17 +87,11 @@ def _csv(people: list[Student]) -> str:
     hands = any(student.adjustments for student in people)
     rows = [["student", *names, "points", "of", "late", "page", "problems", *["by hand", "comments"] * hands]]
     for student in people:
-        points = [student.shown(name) for name in names]
-        late, problems = "late" * student.late, " ".join(student.problems)
-        row = [student.name, *points, f"{student.total:g}", f"{student.most:g}", late, student.page, problems]
+        row = [student.name, *student.row, " ".join(student.problems)]
         by_hand = f"{sum(one.points for one in student.adjustments):g}" if student.adjustments else ""
         row += [by_hand, " ".join(filter(None, (one.comment for one in student.adjustments)))] * hands
         rows.append([no_formula(printable(cell)) for cell in row])
     return as_csv(rows)
-
-
-def _junit(people: list[Student]) -> str:
-    return _TEMPLATES.get_template("junit.xml").render(title=TITLE, people=people)
 
 
 def _gradescope(student: Student) -> str:
@@ -123,16 +113,9 @@ def _gradescope(student: Student) -> str:
     return json.dumps(result, indent=1) + "\n"
 
 
-def feedback(title: str, student: Student) -> str:
-    """One student's page: points, reasons, and the picture of each run."""
-    return _TEMPLATES.get_template("student.html").render(title=title, student=student)
-
-
-def statistics(title: str, people: list[Student], summary: dict[str, Any], walls: bool) -> str:
-    """The class's page: points by exercise, how often each check passed, and the advice given most."""
-    page = _TEMPLATES.get_template("class.html")
-    pairs = alike.pairs(people)[:100]
-    return page.render(title=f"{title}: the class", people=people, summary=summary, walls=walls, pairs=pairs)
+def rendered(template: str, **data: Any) -> str:
+    """A page or file of the report, from its template."""
+    return _TEMPLATES.get_template(template).render(data)
 
 
 def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
@@ -151,5 +134,5 @@ _FILES = FileSystemLoader(Path(__file__).with_name("templates"))
 _TEMPLATES = Environment(
     loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
 )
-_TEMPLATES.globals["version"] = __version__
+_TEMPLATES.globals |= {"title": "Exercises in collective communication", "version": __version__}
 _TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows, "printable": printable}

@@ -55,15 +55,15 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
     return event
 
 
-def number(header: dict[str, Any], name: str, end: int = 1 << 63, missing: int = 0) -> int:
-    """A natural number below `end`.  missing: stands for one that isn't there. Raises Malformed."""
-    if not _is_size(value := header.get(name, missing), end):
+def number(header: dict[str, Any], name: str, missing: int = 0) -> int:
+    """A natural number.  missing: stands for one that isn't there. Raises Malformed."""
+    if not _is_size(value := header.get(name, missing)):
         raise Malformed(f"something else than a number as its {name}")
     return value
 
 
-def _is_size(value: Any, end: int = 1 << 63) -> bool:
-    return type(value) is int and 0 <= value < end
+def _is_size(value: Any) -> bool:
+    return type(value) is int and 0 <= value < 1 << 63
 
 
 def _are_sizes(value: Any, counts: Container[int]) -> bool:

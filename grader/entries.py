@@ -6,10 +6,10 @@ import re
 import stat
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import Iterator, NamedTuple
+from typing import Iterator
 
 from helpers.exercise.notebook import exercises
 
@@ -17,17 +17,23 @@ MAX_NOTEBOOK_BYTES = 40_000_000  # outputs included, which a loop that prints ma
 MAX_FILES = 60  # of one student that are graded
 
 
+@dataclass(frozen=True, kw_only=True)
+class Owner:
+    """Whose a file is, and when the platform got it."""
+
+    student: str = ""
+    id: str = ""  # the student's number in the platform it comes from; a group has its members', with commas
+    late: bool = False  # according to the platform
+    time: str = ""  # "2025-11-10 23:59:00", or in UTC with "+00:00"
+
+
 @dataclass(frozen=True)
-class Entry:
+class Entry(Owner):
     """One file that was handed in."""
 
-    student: str
     file: str  # as it was found, below the folder of submissions
     path: Path
     problem: str = ""  # why it cannot be looked into; "" if it can
-    id: str = ""  # the student's number in the platform it comes from, if its name has one
-    late: bool = False  # according to the platform
-    time: str = ""  # when the platform got it, if its name has that: "2025-11-10 23:59:00"
 
     def read(self) -> tuple[bytes, str]:
         """The file's content, and the reason why it cannot be had; "" if it can. Its bytes also name the record."""
@@ -54,16 +60,9 @@ class Entry:
 
 # Files that systems leave in folders: nobody handed them in.
 LITTER = {
-    ".DS_Store",
-    "Thumbs.db",
-    "desktop.ini",
-    "__MACOSX",
-    ".git",
-    ".gitignore",
-    ".ipynb_checkpoints",
+    ".DS_Store", "Thumbs.db", "desktop.ini", "__MACOSX", ".git", ".gitignore", ".ipynb_checkpoints", "__pycache__",
     "Feedback Attachment(s)",  # Sakai's, from an earlier grading
-    "__pycache__",
-}
+}  # fmt: skip
 COURSE = ("exercises", "notebooks", "solutions")  # folders by which a clone of the course is recognized
 GRADESCOPE = "submission_metadata.yml"  # names the students whose folders are beside it
 SIDE = {GRADESCOPE, "index.html", "grades.csv"}  # files about a class that Gradescope, Brightspace and Sakai add
@@ -84,15 +83,6 @@ NAMES = {
 TIMES = ("%Y-%m-%d-%H-%M-%S", "%b %d, %Y %I%M %p")  # in these names
 
 
-class Owner(NamedTuple):
-    """Whose a file is, and when the platform got it."""
-
-    student: str
-    id: str = ""  # in the roster; a group has its members', with commas
-    late: bool = False
-    time: str = ""  # "2025-11-10 23:59:00", or in UTC with "+00:00"
-
-
 @dataclass(frozen=True)
 class Naming:
     """Whose a first-level name below the submissions is.
@@ -108,12 +98,11 @@ class Naming:
     def owner(self, name: str) -> Owner | None:
         """None for a name that doesn't fit."""
         if self.student or name in self.known:
-            return self.known.get(name, Owner(self.student))
+            return self.known.get(name, Owner(student=self.student))
         for match in filter(None, (pattern.fullmatch(name) for pattern in self.patterns)):
-            group = match.groupdict("")
-            number = group.get("id", "")
-            student = " ".join(filter(None, [group["student"], number]))
-            return Owner(student, number, bool(group.get("late")), _time(group.get("time", "")))
+            group = {"id": "", "late": "", "time": "", **match.groupdict("")}
+            student = " ".join(filter(None, [group["student"], group["id"]]))
+            return Owner(student=student, id=group["id"], late=bool(group["late"]), time=_time(group["time"]))
         return None
 
 
@@ -152,7 +141,13 @@ def find(paths: list[Path], names: Naming = Naming()) -> list[Entry]:
         entries += _in_folder(path, names) if os.path.isdir(path) else _at(path, names, path.resolve().parent.name)
     owners = {entry.student for entry in entries if not RECEIPT.fullmatch(entry.file)}
     entries = [entry for entry in entries if entry.student not in owners or not RECEIPT.fullmatch(entry.file)]
-    return _few(sorted(entries, key=lambda entry: (entry.student, entry.file)))
+    entries.sort(key=lambda entry: (entry.student, entry.file))
+    count, most = Counter(), f"at most {MAX_FILES} files of a student are. Hand in one notebook per exercise."
+    for k, entry in enumerate(entries):
+        count[entry.student] += not entry.problem
+        if count[entry.student] > MAX_FILES and not entry.problem:
+            entries[k] = replace(entry, problem=f"{entry.file} is not graded: {most}")
+    return entries
 
 
 def remarks(entries: list[Entry], names: Naming) -> list[str]:
@@ -163,16 +158,6 @@ def remarks(entries: list[Entry], names: Naming) -> list[str]:
         return [f"Not named as --names has it, so each is a student of its own: {', '.join(odd)}."]
     fits = [kind for kind in NAMES if all(naming(kind).owner(name) for name in odd)]
     return [f"All names look as {fits[0].title()} makes them: try --names {fits[0]} --list."] if odd and fits else []
-
-
-def _few(entries: list[Entry]) -> list[Entry]:
-    """The entries, each student's beyond the first MAX_FILES with a problem."""
-    count, most = Counter(), f"at most {MAX_FILES} files of a student are. Hand in one notebook per exercise."
-    for k, entry in enumerate(entries):
-        count[entry.student] += not entry.problem
-        if count[entry.student] > MAX_FILES and not entry.problem:
-            entries[k] = replace(entry, problem=f"{entry.file} is not graded: {most}")
-    return entries
 
 
 def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
@@ -193,14 +178,12 @@ def _in_folder(root: Path, names: Naming) -> Iterator[Entry]:
 
 def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
     """The entries of a name at the top of the submissions, at least one. owner: a student, if it is named like an exercise."""
-    problem, linked = "", path.is_symlink()
-    if os.path.isdir(path) and not linked:
-        if found := list(_entries_below(path.parent, path, names)):
-            return found
-        problem = _no_submissions(path)
-    elif not _is_notebook(path.name):
-        problem = _no_submissions(path)
-    elif path.stem in exercises() and not linked and not names.owner(path.name):
+    linked = path.is_symlink()
+    folder = os.path.isdir(path) and not linked
+    if folder and (found := list(_entries_below(path.parent, path, names))):
+        return found
+    problem = _no_submissions(path) if folder or not _is_notebook(path.name) else ""
+    if not problem and path.stem in exercises() and not linked and not names.owner(path.name):
         names = Naming(student=owner)
         problem = "" if owner else (
             f"{path.name} is named like an exercise, so its student isn't known. Rename it, or put it into a folder with "
@@ -223,8 +206,8 @@ def _submitters(root: Path) -> dict[str, Owner]:
 
         if people := list(zip(values("name"), values("sid"))):
             student = ", ".join(" ".join(filter(None, person)) for person in people)
-            numbers = ",".join(number for _, number in people)
-            owners[part.partition(":")[0]] = Owner(student, numbers, time=_utc("".join(values("created_at")[:1])))
+            numbers, time = ",".join(number for _, number in people), _utc("".join(values("created_at")[:1]))
+            owners[part.partition(":")[0]] = Owner(student=student, id=numbers, time=time)
     return owners
 
 
@@ -269,5 +252,5 @@ def _entry(root: Path, path: Path, names: Naming, problem: str = "") -> Entry:
     file = path.relative_to(root)
     first = file.parts[0]
     plain = first if len(file.parts) > 1 or os.path.isdir(path) else path.stem
-    owner = names.owner(first) or names.owner(plain) or Owner(plain)
-    return Entry(owner.student, str(file), path, problem, owner.id, owner.late, owner.time)
+    owner = names.owner(first) or names.owner(plain) or Owner(student=plain)
+    return Entry(str(file), path, problem, **asdict(owner))

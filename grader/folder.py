@@ -34,9 +34,7 @@ class Unfit(Exception):
 class ReportFolder:
     """A report folder; no other grader may use it until it is closed. Raises Unfit."""
 
-    def __init__(
-        self, folder: Path, seed: str | None, walls: bool, pictures: bool = True, minutes: float = 5.0
-    ) -> None:
+    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool, minutes: float = 5.0) -> None:
         self.folder = folder
         try:
             (folder / "graded").mkdir(parents=True, exist_ok=True)
@@ -48,9 +46,8 @@ class ReportFolder:
             if None not in (before, seed) and before != seed:
                 another = "Name another folder with --out, or leave --seed out."
                 raise Unfit(f"{folder} holds gradings with another seed. {another}")
-            self.seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
-            self.walls = walls
-            self.settings = {"seed": self.seed, "sandbox": walls, "pictures": pictures, "minutes": minutes}
+            seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
+            self.settings = {"seed": seed, "sandbox": walls, "pictures": pictures, "minutes": minutes}
             write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
         except Unfit:
             self.close()
@@ -82,32 +79,33 @@ class ReportFolder:
             pass
         raise Unfit(f"{file} is damaged. Name another folder with --out.")
 
-    def place(self, entry: Entry, content: bytes) -> Path:
-        """The path of the record of this content, graded in this way by this grader."""
+    def _place(self, entry: Entry, content: bytes) -> Path:
         read = hashlib.sha256(content).hexdigest()
         of = [entry.student, entry.file, self._grader, json.dumps(self.settings), read]
         place = self.folder / "graded" / f"{slug(entry.student)}-{digest(*of)}.json"
         self._places[entry.student, entry.file] = place
         return place
 
+    def recall(self, entry: Entry, content: bytes) -> Grading | None:
+        """The record of this content, graded in this way by this grader; None if it is missing or incomplete."""
+        return _record(self._place(entry, content))
+
+    def remember(self, entry: Entry, content: bytes, grading: Grading) -> None:
+        """Write the record of this content. Raises Unfit."""
+        write(self._place(entry, content), json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
+
     def pictures(self, grading: Grading) -> dict[str, str]:
         """The pictures of a grading, from its record: a whole class's would take a gigabyte of memory."""
         place = self._places.get((grading.student, grading.file))
-        record = recall(place) if place else None
+        record = place and _record(place)
         return record.pictures if record else {}
 
 
-def recall(place: Path) -> Grading | None:
-    """The grading in a record; None if the record is missing or incomplete."""
+def _record(place: Path) -> Grading | None:
     try:
         return Grading.from_data(json.loads(place.read_text(encoding="utf-8")))
     except (OSError, ValueError, KeyError, TypeError):
         return None
-
-
-def remember(place: Path, grading: Grading) -> None:
-    """Write a record. Raises Unfit."""
-    write(place, json.dumps(grading.data(), indent=1, sort_keys=True) + "\n")
 
 
 def fingerprint(*folders: Path) -> str:

@@ -7,6 +7,7 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from .assignment import Adjustment, Assignment
+from .entries import Owner
 from .safe_text import no_formula, printable, slug
 
 
@@ -26,11 +27,6 @@ class CheckScore:
         return self.what.partition(":")[0]
 
     @property
-    def kind(self) -> str:
-        """The kind of failure: "wrong" or "over budget"; "" for none."""
-        return "" if not self.reason else "over budget" if self.what.endswith("budget?") else "wrong"
-
-    @property
     def thought(self) -> str:
         """The question in the reason, or "". (An answer's own words never begin a line.)"""
         lines = [line for line in self.reason.splitlines() if line.startswith("Think: ")]
@@ -38,7 +34,7 @@ class CheckScore:
 
 
 @dataclass(frozen=True)
-class Grading:
+class Grading(Owner):
     """One submission's points with their reasons."""
 
     exercise: str = ""  # "02_distributed_mean"; "" if it cannot be graded
@@ -48,11 +44,7 @@ class Grading:
     undrawn: dict[str, str] = field(default_factory=dict)  # function -> why its picture could not be drawn
     untouched: bool = False  # all answers are the empty ones, so it isn't handed in
     pieces: dict[str, list[int]] = field(default_factory=dict)  # answer cell -> see alike.pieces
-    student: str = ""
     file: str = ""  # as it was found, below the folder of submissions
-    id: str = ""  # the student's number in the platform it comes from
-    late: bool = False  # according to the platform
-    time: str = ""  # when the platform got it: "2025-11-10 23:59:00", or in UTC with "+00:00"
     seconds: float = 0.0  # that scoring took
 
     @property
@@ -141,10 +133,6 @@ class Student:
         return [exercise for exercise in self.of if not self.counted(exercise)]
 
     @property
-    def untouched(self) -> set[str]:
-        return {grading.exercise for grading in self.gradings if grading.untouched}
-
-    @property
     def besides(self) -> list[str]:
         """Files with exercises that don't count."""
         return [one.file for one in self.gradings if not one.untouched and one.exercise not in ("", *self.of)]
@@ -162,6 +150,11 @@ class Student:
     def shown(self, exercise: str) -> str:
         """The points as a table has them: "" for an exercise that was neither handed in nor adjusted."""
         return f"{self.points(exercise):g}" if self.counted(exercise) or self.by_hand(exercise) else ""
+
+    @property
+    def row(self) -> list[str]:
+        """The cells of a table: points by exercise and in all, the most to be had, "late", and the page."""
+        return [*map(self.shown, self.of), f"{self.total:g}", f"{self.most:g}", "late" * self.late, self.page]
 
     def points(self, exercise: str) -> float:
         grading = self.counted(exercise)
@@ -191,33 +184,26 @@ def students(gradings: list[Grading], assignment: Assignment = Assignment()) -> 
     return list(people.values())
 
 
-def unknown(people: list[Student]) -> str:
-    """A sentence on adjustments whose student is unknown, or of exercises that don't count; or ""."""
+def unknown(people: list[Student]) -> list[str]:
+    """A sentence on adjustments whose student is unknown, or of exercises that don't count, if there are any."""
     known = [one for student in people for one in student.adjustments if one.exercise in ("", *student.of)]
     changes = people[0].assignment.adjustments if people else ()
     lost = [f"{one.student} {one.exercise}".strip() for one in changes if one not in known]
-    return f"Adjusted, but unknown or not part of the assignment: {', '.join(lost)}." if lost else ""
+    return [f"Adjusted, but unknown or not part of the assignment: {', '.join(lost)}."] if lost else []
 
 
 def summary(people: list[Student]) -> dict[str, Any]:
-    """Per exercise: the number handed in, mean, median, the number with all points, and each check's passes."""
+    """Per exercise: number handed in, mean, median, number with all points, each check's passes, frequent advice."""
     rows = {}
     for exercise, of in (people[0].of if people else {}).items():
         having = [student for student in people if student.counted(exercise)]
         points, counted = [student.points(exercise) for student in having], [one.counted(exercise) for one in having]
         each_check = zip(*(grading.checks for grading in counted))
         passed = {same[0].what: sum(bool(check.points) for check in same) for same in each_check}
+        thoughts = Counter(thought for one in counted for thought in {check.thought for check in one.checks} if thought)
         rows[exercise] = {
             "of": of, "handed in": len(having), "mean": round(statistics.fmean(points or [0]), 2),
             "median": statistics.median(points or [0]), "all points": sum(p >= of for p in points), "passed": passed,
-            "reasons": reasons(counted),
+            "reasons": dict(sorted(thoughts.items(), key=lambda item: (-item[1], item[0]))[:5]),
         }  # fmt: skip
     return rows
-
-
-def reasons(gradings: list[Grading]) -> dict[str, int]:
-    """The last lines of advice that several got, most frequent first."""
-    thoughts = Counter()
-    for grading in gradings:
-        thoughts.update({thought for check in grading.checks if (thought := check.thought)})
-    return dict(sorted(thoughts.items(), key=lambda item: (-item[1], item[0]))[:5])

@@ -14,18 +14,15 @@ from pathlib import Path
 from typing import Callable, Iterator
 
 from . import assignment, class_report, roster, walls
-from .entries import Entry, find, naming, remarks
-from .folder import ReportFolder, Unfit, recall, remember, write
+from .entries import Entry, Naming, Owner, find, naming, remarks
+from .folder import ReportFolder, Unfit, write
 from .gradebook import Grading, students, unknown
 from .safe_text import bar, printable
 from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
 
 
 def grade(
-    entries: list[Entry],
-    folder: ReportFolder,
-    workers: WorkerPool,
-    progress: Callable[[int, int, str], None],
+    entries: list[Entry], folder: ReportFolder, workers: WorkerPool, progress: Callable[[int, int, str], None]
 ) -> list[Grading]:
     """All gradings, in the order of entries, without their pictures, which are in their records.
 
@@ -34,23 +31,17 @@ def grade(
     """
     settings = {name: folder.settings[name] for name in ("seed", "pictures", "minutes")}
     gradings: dict[int, Grading] = {}
-    places: dict[int, Path] = {}  # of the records
 
     def graded(k: int, grading: Grading) -> Grading:
-        whole = replace(
-            grading, **{name: getattr(entries[k], name) for name in ("student", "file", "id", "late", "time")}
-        )
-        gradings[k] = replace(whole, pictures={})
-        return whole
+        fields = {name: getattr(entries[k], name) for name in ("file", *Owner.__dataclass_fields__)}
+        gradings[k] = replace(grading, pictures={}, **fields)
+        return replace(grading, **fields)
 
     def work() -> Iterator[WorkItem]:
         for k, entry in enumerate(entries):
             content, problem = entry.read()
-            places[k] = folder.place(entry, content)
-            if problem:
-                graded(k, Grading(problem=problem))
-            elif record := recall(places[k]):
-                graded(k, record)
+            if grading := Grading(problem=problem) if problem else folder.recall(entry, content):
+                graded(k, grading)
             else:
                 yield WorkItem(k, entry.file, content, settings)
 
@@ -58,7 +49,7 @@ def grade(
     with closing(workers.scored(work())) as results:
         for item, grading in results:
             if grading:
-                remember(places[item.number], graded(item.number, grading))
+                folder.remember(entries[item.number], item.content, graded(item.number, grading))
             else:  # not remembered: it may have been the machine's fault, and not be so again
                 problem = f"{item.file} could not be graded: the grader itself failed over it, {TRIES} times."
                 graded(item.number, Grading(problem=problem))
@@ -74,31 +65,19 @@ NO_SANDBOX = (
 
 def score(options: argparse.Namespace) -> int:
     """Scores a class. 0: done. 1: done, and somebody has less than --fail-under. 2: it cannot be. 130: stopped, and goes on when asked again."""
-    private = [path.resolve() for path in (*options.paths, options.out)]
+    out, private = options.out, [path.resolve() for path in (*options.paths, options.out)]
     try:
-        if missing := [path for path in options.paths if not os.path.exists(path)]:
-            raise Unfit(f"There is no file or folder {missing[0]}.")
-        if len(options.paths) > 1 and any(map(os.path.isdir, options.paths)) and not options.one_student:
-            within = options.paths[0].resolve().parent
-            raise Unfit(f"Several folders would mix students up. Pass the one that holds all students: {within}")
         names = naming(options.names, options.one_student)
-        entries = find(options.paths, names)
-        if not entries:
-            raise Unfit(f"There is nothing in {', '.join(map(str, options.paths))}.")
-        if any(private[-1].is_relative_to(path) for path in private[:-1]):
-            raise Unfit(f"The report, {options.out}, is in the folder of submissions. Name one outside it with --out.")
-        listed = roster.read(options.roster) if options.roster else None
+        entries = _entries(options.paths, out, names)
+        listed = roster.read(options.roster or [])
         task = assignment.read(options.exercises, options.assignment)
         if options.list:
-            print(class_report.listing(entries))
             people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
-            about = roster.write(listed, people, lambda name, text: None).splitlines() if listed else []
-            print(*map(printable, [*remarks(entries, names), *about]), sep="\n")
+            print(class_report.listing(entries))
+            print(*map(printable, [*remarks(entries, names), *listed.remarks(people)]), sep="\n")
             return 0
-        folder = ReportFolder(
-            options.out, options.seed, not options.no_sandbox, not options.no_pictures, options.minutes
-        )
-        by_hand = options.out / "adjustments.csv"
+        folder = ReportFolder(out, options.seed, not options.no_sandbox, not options.no_pictures, options.minutes)
+        by_hand = out / "adjustments.csv"
         if not by_hand.exists():
             write(by_hand, ",".join(assignment.COLUMNS) + "\n")
         task = assignment.adjusted(task, by_hand)
@@ -113,34 +92,48 @@ def score(options: argparse.Namespace) -> int:
         try:
             with closing(WorkerPool(options.jobs, not options.no_sandbox, private)) as workers:
                 gradings = grade(entries, folder, workers, ProgressBar())
-            people = students(gradings, task)
-            people = listed.completed(people, task) if listed else people
+            people = listed.completed(students(gradings, task), task)
             class_report.write_all(folder, people, gradings, options.gradescope)
-            about = roster.write(listed, people, lambda name, text: write(options.out / name, text)) if listed else ""
+            for name, text in listed.files(people).items():
+                write(out / name, text)
         except (KeyboardInterrupt, NoWorker, Unfit) as why:
             stopped = isinstance(why, KeyboardInterrupt)
-            kept = f"What is graded is kept in {options.out}; the same command goes on."
+            kept = f"What is graded is kept in {out}; the same command goes on."
             print(f"\n{'Stopped.' if stopped else why} {kept}", file=sys.stderr)
             return 130 if stopped else 2
     bar("", 0, 0)
-    print(class_report.table(people))
     lost = sum(not any(one.exercise and not one.untouched for one in student.gradings) for student in people)
-    print(f"\n{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade.")
-    about = "\n".join(filter(None, [*remarks(entries, names), unknown(people), about]))
-    print(*map(printable, about.splitlines()), sep="\n", end="\n" * bool(about))
+    count = f"{len(people)} name{'s' * (len(people) != 1)}, {len(people) - lost} graded, {lost} with nothing to grade."
+    print(class_report.table(people), f"\n{count}", sep="\n")
+    for sentence in [*remarks(entries, names), *unknown(people), *listed.remarks(people)]:
+        print(printable(sentence))
     files = "scores.csv, report.json, junit.xml, statistics.html, students/ (a page each), return.zip (the same pages)"
-    print(f"{options.out}: {files}")
+    print(f"{out}: {files}")
     few = [student for student in people if 100 * student.total < options.fail_under * max(1.0, student.most)]
     if few:
         print(f"{len(few)} of {len(people)} have less than {options.fail_under:g}% of the points.", file=sys.stderr)
     return 1 if few else 0
 
 
+def _entries(paths: list[Path], out: Path, names: Naming) -> list[Entry]:
+    """The files of a class. Raises Unfit where nothing is there, or it isn't clear whose it is."""
+    if missing := [path for path in paths if not os.path.exists(path)]:
+        raise Unfit(f"There is no file or folder {missing[0]}.")
+    if len(paths) > 1 and any(map(os.path.isdir, paths)) and not names.student:
+        within = paths[0].resolve().parent
+        raise Unfit(f"Several folders would mix students up. Pass the one that holds all students: {within}")
+    entries = find(paths, names)
+    if not entries:
+        raise Unfit(f"There is nothing in {', '.join(map(str, paths))}.")
+    if any(out.resolve().is_relative_to(path.resolve()) for path in paths):
+        raise Unfit(f"The report, {out}, is in the folder of submissions. Name one outside it with --out.")
+    return entries
+
+
 class ProgressBar:
     """The line with the grader's progress and the time that is left."""
 
-    def __init__(self) -> None:
-        self._first: tuple[int, float] | None = None  # count and time of the first result
+    _first: tuple[int, float] | None = None  # count and time of the first result
 
     def __call__(self, done: int, of: int, student: str) -> None:
         self._first = self._first or ((done, time.monotonic()) if student else None)

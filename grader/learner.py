@@ -65,7 +65,9 @@ def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[
                 content = path.read_bytes()
                 submitted = parse(path, content)
                 if submitted.untouched:  # no worker has to start
-                    untouched.append(_not_begun(submitted.exercise))
+                    cells = checks_of(submitted.exercise)
+                    checks = tuple(CheckScore(cell.name, cell.function, 0, cell.points, NOT_BEGUN) for cell in cells)
+                    untouched.append(Grading(submitted.exercise, checks, untouched=True))
                 else:
                     yield WorkItem(0, str(path), content, SETTINGS)
             except UnusableSubmission as problem:
@@ -87,11 +89,6 @@ def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[
             yield grading
     yield from untouched
     bar("", 0, 0)
-
-
-def _not_begun(exercise: str) -> Grading:
-    checks = (CheckScore(check.name, check.function, 0, check.points, NOT_BEGUN) for check in checks_of(exercise))
-    return Grading(exercise, tuple(checks), untouched=True)
 
 
 def _table(gradings: list[Grading]) -> str:

@@ -9,7 +9,6 @@ Other lists may follow for the groups alone, as Canvas exports them.
 
 import csv
 import re
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -98,13 +97,55 @@ class Roster:
                 found = dict.fromkeys(rows, max(theirs, key=lambda student: student.total)) | found
         return [(row, found.get(k)) for k, row in enumerate(self.rows)], strangers
 
+    def files(self, people: list[Student]) -> dict[str, str]:
+        """The files for the platform, content by name."""
+        if not self.rows:
+            return {}
+        joined, _ = self.joined(people)
+        of, column = (people[0].of, people[0].assignment.column) if people else ({}, "")
+        by_hand = any(student.by_hand("") for student in people)  # points that belong to no exercise
+        worth = {column: sum(of.values())} if column else of | {"by hand": 0} if by_hand else of
+
+        def cell(student: Student | None, name: str) -> str:
+            if not student or name == column and not student.done and not student.adjustments:
+                return ""
+            if name == column:
+                return f"{student.total:g}"
+            return student.shown(name) if name in of else f"{student.by_hand(''):g}" if student.by_hand("") else ""
+
+        def imported(names: list[str], *above: list[str]) -> str:
+            rows = [[*_of(row, names), *(cell(student, name) for name in worth)] for row, student in joined]
+            return as_csv([[*names, *worth], *above, *rows])
+
+        blank = [""] * (len(of) + 4)
+        rows = [[*map(no_formula, row.values()), *(student.row if student else blank)] for row, student in joined]
+        files = {"roster.csv": as_csv([[*self.columns, *of, "points", "of", "late", "page"], *rows])}
+        if {"Student", "ID"} <= set(self.columns):
+            known = [name for name in CANVAS if name in self.columns]
+            most = ["    Points Possible", *[""] * (len(known) - 1), *(f"{points:g}" for points in worth.values())]
+            files["canvas.csv"] = imported(known, most)
+        if known := [name for name in MOODLE if name in self.columns]:
+            files["moodle.csv"] = imported(known)
+        return files
+
+    def remarks(self, people: list[Student]) -> list[str]:
+        """Sentences on students without submissions, and on strangers."""
+        if not self.rows:
+            return []
+        joined, strangers = self.joined(people)
+        missing = [" ".join(_of(row, self.columns[:2])) for row, who in joined if not (who and who.gradings)]
+        said = [f"{len(joined)} on the roster, {len(joined) - len(missing)} handed in."]
+        said += [f"Nothing from: {', '.join(missing)}."] if missing else []
+        unknown = ", ".join(student.name for student in strangers)
+        return said + ([f"Not on the roster, or more than once: {unknown}."] if strangers else [])
+
 
 def read(paths: list[Path]) -> Roster:
-    """The class list in a CSV file, with the groups of it and of others. Raises Unfit."""
-    columns, rows = _table(paths[0])
+    """The class list in the first CSV file, with the groups of all; without a file, an empty list. Raises Unfit."""
+    tables = list(map(_table, paths))
+    columns, rows = tables[0] if tables else ([], [])
     roster = Roster(columns, rows, {})
-    for path in paths:
-        names, members = (columns, rows) if path is paths[0] else _table(path)
+    for names, members in tables:
         for row in members:
             who = next((k for key in sorted(_keys_of(row)) if (k := roster.row_of(key)) is not None), None)
             for name in (row[column] for column in names if GROUP.fullmatch(column) and row[column].strip()):
@@ -124,44 +165,6 @@ def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
             f"The roster {path} names nobody: it needs a line of names of columns, and a line for each student."
         )
     return columns, rows
-
-
-def write(roster: Roster, people: list[Student], save: Callable[[str, str], None]) -> str:
-    """Save the files, by name and content; return a message: students without submissions, and strangers."""
-    joined, strangers = roster.joined(people)
-    of, column = (people[0].of, people[0].assignment.column) if people else ({}, "")
-    by_hand = any(student.by_hand("") for student in people)  # points that belong to no exercise
-    worth = {column: sum(of.values())} if column else of | {"by hand": 0} if by_hand else of
-
-    def points(student: Student | None) -> list[str]:
-        return [student.shown(name) if student else "" for name in of]
-
-    def imported(student: Student | None) -> list[str]:
-        if column:
-            return [f"{student.total:g}" if student and (student.done or student.adjustments) else ""]
-        total = [f"{student.by_hand(''):g}" if student and student.by_hand("") else ""]
-        return points(student) + total * by_hand
-
-    head = [*roster.columns, *of, "points", "of", "late", "page"]
-    rows = []
-    for row, student in joined:
-        rest = [f"{student.total:g}", f"{student.most:g}", "late" * student.late, student.page] if student else [""] * 4
-        rows.append([*map(no_formula, row.values()), *points(student), *rest])
-    save("roster.csv", as_csv([head, *rows]))
-    if {"Student", "ID"} <= set(roster.columns):
-        known = [name for name in CANVAS if name in roster.columns]
-        most = ["    Points Possible", *[""] * (len(known) - 1), *(f"{points:g}" for points in worth.values())]
-        rows = [[*_of(row, known), *imported(student)] for row, student in joined]
-        save("canvas.csv", as_csv([[*known, *worth], most, *rows]))
-    if known := [name for name in MOODLE if name in roster.columns]:
-        rows = [[*_of(row, known), *imported(student)] for row, student in joined]
-        save("moodle.csv", as_csv([[*known, *worth], *rows]))
-    missing = [" ".join(_of(row, roster.columns[:2])) for row, who in joined if not (who and who.gradings)]
-    said = [f"{len(joined)} on the roster, {len(joined) - len(missing)} handed in."]
-    said += [f"Nothing from: {', '.join(missing)}."] if missing else []
-    unknown = ", ".join(student.name for student in strangers)
-    said += [f"Not on the roster, or more than once: {unknown}."] if strangers else []
-    return "\n".join(said)
 
 
 def _of(row: dict[str, str], columns: list[str]) -> list[str]:

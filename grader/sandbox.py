@@ -9,10 +9,10 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .inside.protocol import FrameReader, frame
 from .walls import INSIDE, Unavailable, bwrap
@@ -28,9 +28,8 @@ MODULES = (
     "collectives.log.event", "collectives.rank.tensors", "collectives.algorithms.schedule",
     "collectives.algorithms.proof", "collectives.algorithms.count", "helpers.exercise.on_rank",
 )  # fmt: skip
-SCHEDULE = (
-    "from .schedule import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"  # without the algorithms
-)
+# In the place of collectives.algorithms, whose algorithms a rank doesn't need.
+SCHEDULE = "from .schedule import Message, Schedule, add, copy\nfrom .proof import WrongSchedule"
 _ENVIRONMENT = {"OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0", "LC_ALL": "C.UTF-8", "HOME": "/"}
 _ENVIRONMENT["PATH"] = os.environ.get("PATH", "/usr/bin")
 SPARE_MEMORY_BYTES = 512 << 20  # of address space for an answer, beyond torch's own
@@ -55,19 +54,27 @@ class Usage(NamedTuple):
 
 
 class Sandbox:
-    """One sandbox, to be closed. Ranks of one worker group at a time.  private: as for walls.around."""
+    """Ranks for one answer after the other, to be closed. If what makes them is gone, the next ones come from a new one.
+
+    An answer's ranks stay for the next world unless it is smaller.  private: as for walls.bwrap.
+    """
 
     def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
-        self._walls, self._has_loaded = walls, False
+        self._walls, self._private = walls, tuple(private)
+        self._start()
+
+    def _start(self) -> None:
+        self._ranks, self._has_loaded = [], False
         self._ours, theirs = socket.socketpair()
-        outside, course = ([*bwrap(private), "--"], "/course") if walls else ([], str(INSIDE.parent))
+        outside, course = ([*bwrap(self._private), "--"], "/course") if self._walls else ([], str(INSIDE.parent))
         with theirs:
-            there, closed_in = theirs.fileno(), "closed-in" if walls else "open"
+            there, closed_in = theirs.fileno(), "closed-in" if self._walls else "open"
             self._process = subprocess.Popen(
                 [*outside, sys.executable, "-I", "-B", "-c", START, course, str(there), closed_in],
                 pass_fds=[there], env=_ENVIRONMENT, cwd="/", start_new_session=True,
                 stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE,
             )  # fmt: skip
+        self.pid = self._process.pid
         try:
             with self._process.stdin as modules:
                 modules.write(json.dumps(shipped()).encode())
@@ -76,40 +83,59 @@ class Sandbox:
         except (OSError, EOFError):
             raise Unavailable(f"the sandbox did not start: {self.close() or 'it said nothing'}") from None
 
-    @property
-    def alive(self) -> bool:
-        return self._process.poll() is None
-
-    @property
-    def pid(self) -> int:
-        return self._process.pid
-
-    def load(self) -> None:
-        """Loads what DTensor, functional collectives and torch.func import: in each rank it would take a second.
-
-        Raises OSError or EOFError if the sandbox is gone, as the next ones do.
-        """
-        if not self._has_loaded:
-            self._ours.sendall(frame({"load": True}))
-            self._reply(UP_SECONDS)
-            self._memory, self._has_loaded = self._memory_of_ranks(), True
-
     def _memory_of_ranks(self) -> int:
         """The limit on the address space of ranks to come, while there are none; 0 where it isn't known."""
         most = max((used.memory for used in self.usage().values()), default=0)
         return most and most + SPARE_MEMORY_BYTES
 
-    def more_ranks(self, count: int) -> list[socket.socket]:
-        """More ranks besides the present ones, a socket to each."""
-        pairs = [socket.socketpair() for _ in range(count)]
+    def load(self) -> None:
+        """Loads what DTensor, functional collectives and torch.func import: in each rank it would take a second."""
+        if not self._has_loaded:
+            self._lasting(self._ask, {"load": True}, UP_SECONDS)
+            self._memory, self._has_loaded = self._memory_of_ranks(), True
+
+    def world(self, size: int) -> list[socket.socket]:
+        """A socket to each rank of a world of this size. Raises OSError or EOFError if nothing lasts that long."""
+        if size < len(self._ranks):
+            self.dismiss()
+        self._lasting(self._grow, size)
+        return self._ranks
+
+    def _lasting(self, act: Callable[..., Any], *arguments: Any) -> None:
+        """Do this, if need be once more in a new sandbox: the system may have ended this one since it was last used."""
         try:
-            request = frame({"ranks": count, "memory": self._memory})
-            socket.send_fds(self._ours, [request], [theirs.fileno() for _, theirs in pairs])
-            self._reply()
+            act(*arguments)
+        except (OSError, EOFError):
+            self.close()
+            self._start()
+            act(*arguments)
+
+    def _grow(self, size: int) -> None:
+        pairs = [socket.socketpair() for _ in range(size - len(self._ranks))]
+        try:
+            request = {"ranks": len(pairs), "memory": self._memory}
+            self._ask(request, ANSWER_SECONDS, [theirs.fileno() for _, theirs in pairs])
         finally:
             for _, theirs in pairs:
                 theirs.close()
-        return [ours for ours, _ in pairs]
+        self._ranks += [ours for ours, _ in pairs]
+
+    def dismiss(self) -> None:
+        """Ends the ranks; the next ones are new."""
+        self._hang_up()
+        try:
+            self.end_ranks()
+        except (OSError, EOFError):
+            self.close()
+
+    def end_ranks(self) -> list[int | None]:
+        """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
+        return self._ask({"end": True}, ANSWER_SECONDS)["ended"]
+
+    def _hang_up(self) -> None:
+        for sock in self._ranks:
+            sock.close()
+        self._ranks = []
 
     def usage(self) -> dict[str, Usage]:
         """The use of the machine by each of its processes, by their numbers; {} where the system has no /proc."""
@@ -126,23 +152,23 @@ class Sandbox:
                         pids += (process / "task" / thread / "children").read_text().split()
         return usage
 
-    def end_ranks(self) -> list[int | None]:
-        """Kills the ranks; per rank the exit status, or minus the signal, with which it had ended before, or None."""
-        self._ours.sendall(frame({"end": True}))
-        return self._reply()["ended"]
+    def _ask(self, request: dict[str, Any], seconds: float, descriptors: Iterable[int] = ()) -> dict[str, Any]:
+        """The first process's answer to a request. Raises OSError or EOFError if that is gone."""
+        data, ends = frame(request), list(descriptors)
+        socket.send_fds(self._ours, [data], ends) if ends else self._ours.sendall(data)
+        return self._reply(seconds)
 
-    def _reply(self, seconds: float = ANSWER_SECONDS) -> dict:
+    def _reply(self, seconds: float) -> dict[str, Any]:
         self._ours.settimeout(seconds)
         reader = FrameReader()
-        while True:
-            data = self._ours.recv(1 << 12)
-            if not data:
-                raise EOFError("the sandbox is gone")
+        while data := self._ours.recv(1 << 12):
             for header, _ in reader.feed(data):
                 return header
+        raise EOFError("the sandbox is gone")
 
     def close(self) -> str:
         """Ends everything in it: its processes cannot outlive the first one. The stderr of that; "" the second time."""
+        self._hang_up()
         if self._ours.fileno() == -1:
             return ""
         self._ours.close()
@@ -150,58 +176,8 @@ class Sandbox:
             with suppress(subprocess.TimeoutExpired):
                 self._process.wait(ANSWER_SECONDS)  # without walls, only it knows its ranks
         with suppress(ProcessLookupError):
-            os.killpg(self._process.pid, 9)
+            os.killpg(self.pid, 9)
         with self._process.stderr as stderr:
             said = stderr.read().decode(errors="replace").strip()
         self._process.wait()
         return said
-
-
-class SandboxPool:
-    """Sandboxes for one answer after the other: one for as long as it lasts, then another.
-
-    An answer's ranks stay for the next world unless it is smaller.
-    """
-
-    def __init__(self, walls: bool = True, private: Iterable[Path] = ()) -> None:
-        self._kind = walls, tuple(private)
-        self._sandbox = Sandbox(*self._kind)
-        self._ranks: list[socket.socket] = []
-
-    @property
-    def sandbox(self) -> Sandbox:
-        """One that is alive."""
-        if not self._sandbox.alive:
-            self._sandbox.close()
-            self._sandbox = Sandbox(*self._kind)
-        return self._sandbox
-
-    def world(self, size: int) -> list[socket.socket]:
-        """A socket to each rank of a world of this size. Raises OSError or EOFError if no sandbox lasts that long."""
-        if size < len(self._ranks):
-            self.dismiss()
-        try:
-            self._grow(size)
-        except (OSError, EOFError):  # ended by the system since it was last used
-            self._sandbox.close()
-            self.dismiss()
-            self._grow(size)
-        return self._ranks
-
-    def _grow(self, size: int) -> None:
-        sandbox = self._sandbox if self._ranks else self.sandbox
-        self._ranks += sandbox.more_ranks(size - len(self._ranks))
-
-    def dismiss(self) -> None:
-        """Ends the ranks; the next ones are new."""
-        for sock in self._ranks:
-            sock.close()
-        self._ranks = []
-        try:
-            self._sandbox.end_ranks()
-        except (OSError, EOFError):
-            self._sandbox.close()  # the next ranks get another
-
-    def close(self) -> None:
-        self.dismiss()
-        self._sandbox.close()

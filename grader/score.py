@@ -28,28 +28,25 @@ from .described_calls import Ungradable
 from .gradebook import CheckScore, Grading
 from .inside.protocol import text
 from .inside.seccomp import computing_seconds
-from .sandbox import SandboxPool
+from .sandbox import Sandbox
 from .submission import Submission, graft, stubs
 from .switch import SECONDS, Switch
 from .walls import Unavailable
 
 QUESTIONS = {"values": "is it right?", "budget": "is it right, and within its budget?"}
-MINUTES = 5.0  # for a submission
 UNTOUCHED = "The answer is still the empty one of the exercise."
 COURSE_SOLUTION = (
     "This is the solution that comes with the course, but for comments and layout, or it still has its marks."
 )
 
 
-def score(
-    submission: Submission, sandboxes: SandboxPool, seed: str, pictures: bool = True, minutes: float = MINUTES
-) -> Grading:
+def score(submission: Submission, sandbox: Sandbox, seed: str, pictures: bool = True, minutes: float = 5) -> Grading:
     """Points with their reasons.  seed: the inputs'. minutes: the limit for all its answers together."""
     trials, scores, until = {}, [], time.monotonic() + 60 * minutes
     for check in checks_of(submission.exercise):
         name = check.function
         if name not in trials:
-            trials[name] = _trial(TASKS[name], submission, sandboxes, seed, until)
+            trials[name] = _trial(TASKS[name], submission, sandbox, seed, until)
         reason = getattr(trials[name], check.aspect)
         points, cost = (0, "") if reason else (check.points, trials[name].cost)
         scores.append(CheckScore(check.name, f"{name}: {QUESTIONS[check.aspect]}", points, check.points, reason, cost))
@@ -79,15 +76,15 @@ class Trial:
     shows: Run | Any = None  # to be drawn
 
 
+@dataclass(eq=False)
 class Fault(Exception):
-    """An answer that is wrong. The message has the reason."""
+    """An answer that is wrong."""
 
-    def __init__(self, reason: str, shows: Run | Any = None) -> None:
-        super().__init__(reason)
-        self.shows = shows
+    reason: str
+    shows: Run | Any = None  # to be drawn
 
 
-def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, seed: str, until: float) -> Trial:
+def _trial(task: Task | Puzzle, submission: Submission, sandbox: Sandbox, seed: str, until: float) -> Trial:
     try:
         if submission.untouched:
             raise Fault(UNTOUCHED)
@@ -95,9 +92,9 @@ def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, 
             own = re.search(rf"^def {task.name}\b", cell.source, re.MULTILINE)
             if own and alike.is_own(submission.answers[cell.id], cell.source):
                 raise Fault(COURSE_SOLUTION)
-        return AnswerRuns(task, submission, sandboxes, seed, until).trial()
+        return AnswerRuns(task, submission, sandbox, seed, until).trial()
     except Fault as fault:
-        return Trial(str(fault), str(fault), shows=fault.shows)
+        return Trial(fault.reason, fault.reason, shows=fault.shows)
     except (OSError, EOFError, Unavailable):
         raise  # the machine's fault
     except Exception as error:  # a result odd enough to defeat the judge
@@ -105,7 +102,7 @@ def _trial(task: Task | Puzzle, submission: Submission, sandboxes: SandboxPool, 
         reason = f"{task.name} could not be judged, by a mistake of the course: {text(f'{type(error).__name__}: {error}', 300)}"
         return Trial(reason, reason)
     finally:
-        sandboxes.dismiss()
+        sandbox.dismiss()
 
 
 @dataclass
@@ -114,7 +111,7 @@ class AnswerRuns:
 
     task: Task | Puzzle
     submission: Submission
-    sandboxes: SandboxPool
+    sandbox: Sandbox
     seed: str
     until: float
 
@@ -122,10 +119,10 @@ class AnswerRuns:
         """The outcome of all cases. Raises Fault for the first that is wrong."""
         task, trial, passed, cheat = self.task, Trial(), [], ""
         if any(re.search(HIGH_LEVEL, source) for source in self.submission.answers.values()):
-            self.sandboxes.sandbox.load()
+            self.sandbox.load()
         for world_size in WORLD_SIZES:
             cases = [case for case in task.cases if case.world_size == world_size]
-            for case, arguments, attempt, output in self._outcomes(cases):
+            for case, arguments, attempt, output in self._outcomes(cases) if cases else ():
                 done = Run(len(attempt.events), [], attempt.events, name=task.name)
                 if verdict := judge(task, case, arguments, attempt, budget=False):
                     raise Fault(explain(task, case, arguments, verdict, passed) + output, verdict.shows or done)
@@ -164,16 +161,14 @@ class AnswerRuns:
                 return ""
             reason = explain(self.task, case, arguments, verdict) + output
         except Fault as fault:
-            reason = str(fault)
+            reason = fault.reason
         return f"With a few numbers it is right and within its budget. With {case.size:,} it isn't:\n{reason}"
 
     def _outcomes(self, cases: list[Case]) -> list[tuple[Case, list[tuple], Attempt, str]]:
         """Of each case of one world size its arguments, its attempt and the ranks' output. Raises Fault."""
-        if not cases:
-            return []
         task, inputs = self.task, [self.task.arguments(case, self.seed) for case in cases]
-        world = self.sandboxes.world(cases[0].world_size)
-        sandbox = self.sandboxes.sandbox
+        sandbox = self.sandbox
+        world = sandbox.world(cases[0].world_size)
         switch = Switch(world, self.submission.answers, task.name, sandbox.end_ranks, sandbox.usage, self.until)
         code = [cell for cell in graft(self.submission).cells if cell.cell_type == "code" and not is_check(cell)]
         try:
@@ -186,7 +181,7 @@ class AnswerRuns:
             situation = "one of its cases" if isinstance(task, Puzzle) else ranks(len(world))
             raise Fault(f"{task.name} with {situation}: {error}") from None
         if switch.used_up:
-            self.sandboxes.dismiss()  # lest the answer's leftovers meddle in the next world
+            sandbox.dismiss()  # lest the answer's leftovers meddle in the next world
         if switch.loads:
             sandbox.load()
         return list(zip(cases, inputs, attempts, map(_output, switch.printed)))

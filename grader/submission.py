@@ -26,12 +26,9 @@ class UnusableSubmission(Exception):
 
 @dataclass(frozen=True)
 class Submission:
-    path: Path
     exercise: str  # "02_distributed_mean"
     answers: dict[str, str]  # cell id -> source
-    elsewhere: dict[str, int] = field(
-        default_factory=dict
-    )  # name -> number of the cell, no answer cell, that defines it
+    elsewhere: dict[str, int] = field(default_factory=dict)  # name -> number of the other cell that defines it
 
     @property
     def untouched(self) -> bool:
@@ -86,7 +83,7 @@ def parse(path: Path, content: bytes) -> Submission:
                 f"{path}: the answer cell of {_function(wanted)} has {length:,} characters, and an answer has at most "
                 f"{MOST_CHARACTERS:,}. Compute what you look up in it, and leave out tables and data."
             )
-    submission = Submission(path, exercise, answers, _strays(exercise, cells, used))
+    submission = Submission(exercise, answers, _strays(exercise, cells, used))
     names = [name for source in given.values() for name in _functions(source)] if submission.untouched else []
     if astray := next((name for name in names if name in submission.elsewhere), None):
         what = f"there is a {astray} in cell {submission.elsewhere[astray]}, and that is not the answer cell."
@@ -137,8 +134,11 @@ def _cells(path: Path, content: bytes) -> list[SubmittedCell]:
     try:
         notebook = json.loads(content.decode("utf-8-sig"))  # Windows editors begin a file with a mark
     except (ValueError, RecursionError) as error:
+        marks = (b"<<<<<<<", b">>>>>>>")
+        line = next((k for k, line in enumerate(content.splitlines(), 1) if line.lstrip().startswith(marks)), 0)
+        why = f"Line {line} is the mark of a git merge (<<<<<<<)." if line else "Was it saved to the end?"
         raise UnusableSubmission(
-            f"{path} is not a notebook, or its file is damaged ({error}). {_merged(content) or 'Was it saved to the end?'} "
+            f"{path} is not a notebook, or its file is damaged ({error}). {why} "
             "Take a fresh copy of the exercise and paste your answer in."
         ) from None
     cells = notebook.get("cells") if isinstance(notebook, dict) else None
@@ -149,13 +149,6 @@ def _cells(path: Path, content: bytes) -> list[SubmittedCell]:
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise UnusableSubmission(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
     return [SubmittedCell(number, cell) for number, cell in enumerate(cells, 1)]
-
-
-def _merged(content: bytes) -> str:
-    """A sentence on the first mark of a git merge in a file, or ""."""
-    lines = content.splitlines()
-    number = next((k for k, line in enumerate(lines, 1) if line.lstrip().startswith((b"<<<<<<<", b">>>>>>>"))), 0)
-    return f"Line {number} is the mark of a git merge (<<<<<<<)." if number else ""
 
 
 def _exercise_of(path: Path, cells: list[SubmittedCell]) -> str:

@@ -41,7 +41,6 @@ START_SECONDS = 60.0  # for the ranks to start and to run the answer cells
 OVER = "the time for this submission is over. An exercise takes a right answer seconds."
 MAX_CALLS = 2000  # of one rank in one case
 MAX_MESSAGES = 50_000  # from one rank
-MAX_THREADS = 1 << 16
 # Threads per rank at a time. Python's run out of memory first; raw ones take none, and would use up the system's.
 MOST_THREADS = 300
 LOOK_SECONDS = 0.2  # between two looks at the ranks' use of the machine
@@ -125,7 +124,7 @@ class Switch:
         usage: Callable[[], dict[str, Usage]] = dict, until: float = inf,
     ) -> None:  # fmt: skip
         self._n, self._function, self._ended = len(socks), function, ended
-        self._usage, self._looked, self._until_over = usage, 0.0, until
+        self._usage, self._looked, self._over = usage, 0.0, until
         self._computed: dict[str, float] = {}  # seconds of processor time of each process before this world
         self._lines = {f"<answer {name}>": source.splitlines() for name, source in sources.items()}
         self._peers = [Peer(rank, sock) for rank, sock in enumerate(socks)]
@@ -187,15 +186,20 @@ class Switch:
         while not all(map(done, self._peers)):
             if all(done(peer) or peer.is_still for peer in self._peers) and not self._give_up():
                 raise self._error(self._judge().final_verdict())  # their calls decide, not their speed
-            for key, _ in self._select.select(min(self._left(), LOOK_SECONDS)):
+            for key, _ in self._select.select(LOOK_SECONDS):
                 self._listen(key.data)
             self._look()
 
     def _look(self) -> None:
-        """Raises Ungradable if there are too many threads, and the verdict if a rank computes for too long."""
-        if time.monotonic() < self._looked + LOOK_SECONDS:
+        """Raises the verdict once time is out or a rank has computed for too long, Ungradable for too many threads."""
+        now = time.monotonic()
+        if now > self._over:
+            raise Ungradable(OVER)
+        if now >= self._deadline:
+            raise self._error(self._out_of_time(SECONDS))
+        if now < self._looked + LOOK_SECONDS:
             return
-        self._looked, usage, limit = time.monotonic(), self._usage(), seccomp.computing_seconds(self._n)
+        self._looked, usage, limit = now, self._usage(), seccomp.computing_seconds(self._n)
         if sum(used.threads for used in usage.values()) > (most := MOST_THREADS * self._n):
             raise Ungradable(f"the ranks have more than {most} threads at a time.")
         self._computed = self._computed or {process: used.computed for process, used in usage.items()}
@@ -219,15 +223,6 @@ class Switch:
         peer.busy += 1
         peer.say({"to": ticket, "done": done, "value": header, "source": source}, body)
 
-    def _left(self) -> float:
-        """Seconds until time is out. Raises the verdict once it is."""
-        left = self._deadline - time.monotonic()
-        if time.monotonic() > self._until_over:
-            raise Ungradable(OVER)
-        if left <= 0:
-            raise self._error(self._out_of_time(SECONDS))
-        return left
-
     def _out_of_time(self, seconds: float) -> Verdict:
         monitor = self._judge()
         return monitor.mismatch() or monitor.out_of_time(seconds)
@@ -248,7 +243,7 @@ class Switch:
             if peer.messages > MAX_MESSAGES or peer.nbytes > MAX_BYTES // self._n:
                 raise Ungradable(f"rank {peer.rank} prints or sends without end.")
             for header, body in messages:
-                self._left()  # one read may bring hundreds
+                self._look()  # one read may bring hundreds
                 self._heard(peer, header, body)
         except Malformed as what:
             raise Ungradable(f"rank {peer.rank} sent the grader {what}, which torch.distributed never does.") from None
@@ -295,7 +290,7 @@ class Switch:
 
     def _waits(self, peer: Peer, asked: Request, header: dict[str, Any]) -> None:
         ticket, limit = number(header, "ticket"), header.get("limit", 0.0)
-        peer.busy = number(header, "busy", MAX_THREADS)
+        peer.busy = number(header, "busy")
         if not isinstance(limit, (int, float)):
             raise Malformed("a wait that says nothing of its thread")
         if asked.event.end is not None:  # it was complete before, and its record stays
@@ -361,25 +356,18 @@ class Switch:
         return None
 
     def _match_any_source(self, event: Event) -> None:
-        """Match a recv from anyone with the first send to its rank that has not been received."""
+        """Match recvs from anyone with sends that have not been received, in the order of the group's ranks."""
         lane = event.group_name, event.group, event.dst if event.op == "send" else event.rank, event.tag
+        recvs = self._from_anyone[lane]
         if event.op == "send":
             self._sent[lane, event.rank].append(event)
         elif event.src is None:
-            self._from_anyone[lane].append(event)
-        waiting = self._from_anyone[lane]
-        while waiting and (source := self._sender(lane)) is not None:
-            self._monitor.found_sender(waiting.popleft(), source)
-
-    def _sender(self, lane: tuple) -> int | None:
-        """The first rank of the group with a send that has not been received."""
-        for source in lane[1]:
-            sent = self._sent[lane, source]
-            while sent and self._monitor.call_of(sent[0]).is_complete:
-                sent.popleft()
-            if sent:
-                return source
-        return None
+            recvs.append(event)
+        for source in event.group if recvs else ():
+            sends = self._sent[lane, source]
+            while sends and recvs:
+                if not self._monitor.call_of(sends.popleft()).is_complete:
+                    self._monitor.found_sender(recvs.popleft(), source)
 
     def _keep(self, value: Any, cost: int = 0) -> None:
         """Count what stays in memory until the answer is judged. Raises Ungradable if that is too much."""
@@ -425,8 +413,6 @@ class Switch:
 
     def _judge(self) -> Monitor:
         """The monitor, fed with what ranks don't report."""
-        gone = any(peer.gone and not peer.failure for peer in self._peers)
-        ended = self._ended() if gone else [None] * self._n
         for peer in self._peers:
             self._monitor.feed(peer.rank, Began())
             if peer.failure:
@@ -434,7 +420,7 @@ class Switch:
             if peer.gone:
                 self._monitor.lost(peer.rank)
         if self._monitor.dead:
-            for rank, status in enumerate(ended):
+            for rank, status in enumerate(self._ended()):
                 self._monitor.exited(rank, status)
         return self._monitor
 
@@ -448,8 +434,6 @@ def _groups(header: dict[str, Any], world_size: int) -> Iterator[tuple[Any, tupl
         raise Ungradable(f"a rank makes more than {MAX_CALLS} groups for one input.")
     for group in groups:
         match group:
-            case [line, None]:
-                yield line, tuple(range(world_size))
             case [line, list(ranks)] if len(ranks) <= world_size and all(rank in range(world_size) for rank in ranks):
                 yield line, tuple(sorted(map(int, ranks)))
             case _:

@@ -133,15 +133,15 @@ def _hiding_options(private: Iterable[Path]) -> list[str]:
 
 
 def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:
-    """Inode and device of every file to hide inside, except in folders that Python needs, and in dot folders."""
+    """Inode and device of everything to hide, except in folders that Python needs, and in dot folders."""
     inodes, needed = set(), {os.path.realpath(path) for path in (*_visible(), INSIDE)}
     for top in hidden:
-        status = os.lstat(top) if os.path.lexists(top) else None
-        inodes |= {(status.st_ino, status.st_dev)} if status and not os.path.isdir(top) else set()
-        for here, folders, files in os.walk(top):
+        files = [top]
+        for here, folders, names in os.walk(top):
             folders[:] = [name for name in folders if name[0] != "." and os.path.join(here, name) not in needed]
-            for name in files:
-                with suppress(OSError):
-                    status = os.lstat(os.path.join(here, name))
-                    inodes.add((status.st_ino, status.st_dev))
+            files += (os.path.join(here, name) for name in names)
+        for file in files:
+            with suppress(OSError):
+                status = os.lstat(file)
+                inodes.add((status.st_ino, status.st_dev))
     return inodes

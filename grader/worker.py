@@ -17,41 +17,33 @@ from pathlib import Path
 
 from . import submission
 from .gradebook import Grading
-from .sandbox import SandboxPool
+from .sandbox import Sandbox
 from .score import score
 from .submission import UnusableSubmission
 from .walls import Unavailable
 
 
 def main(kind: str, *private: str) -> None:
-    _end_with_parent()
+    if sys.platform == "linux":  # end with the grader even when it is killed, which leaves it no time to end its workers
+        PR_SET_PDEATHSIG = 1
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the grader decides when to stop
     answers = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     try:
-        sandboxes = SandboxPool(kind == "sandbox", map(Path, private))
+        sandbox = Sandbox(kind == "sandbox", map(Path, private))
         print("up", file=answers, flush=True)
         for item in map(json.loads, sys.stdin):
             began = time.monotonic()
             try:
                 submitted = submission.parse(Path(item["file"]), b64decode(item["content"]))
-                grading = score(submitted, sandboxes, **item["settings"])
+                grading = score(submitted, sandbox, **item["settings"])
             except UnusableSubmission as problem:
                 grading = Grading(problem=str(problem))
             grading = replace(grading, seconds=round(time.monotonic() - began, 3))
             print(json.dumps(grading.data()), file=answers, flush=True)
     except Unavailable as why:
         sys.exit(f"No sandbox: {why}")
-
-
-def _end_with_parent() -> None:
-    """End with the grader even when it is killed, which leaves it no time to end its workers."""
-    parent = os.getppid()
-    if sys.platform == "linux":
-        PR_SET_PDEATHSIG = 1
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-    if os.getppid() != parent:
-        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -1,8 +1,8 @@
 """Worker processes (worker.py), as many as the machine lets start, and the work handed to them.
 
-A thread waits for each busy worker. A worker that ends over an item is replaced, and the item tried again. One that
-does not even come up proves nothing about its item: the others continue without it, and the last one is retried when it
-has the machine to itself. Idle workers stay up.
+A thread waits for each busy worker. One that ends over an item is replaced, and the item tried again. One that does not
+even come up proves nothing about its item: the others continue without it, and the last one is retried when it has the
+machine to itself. Idle workers stay up.
 """
 
 import json
@@ -42,7 +42,6 @@ class WorkItem:
     file: str  # its name, for messages
     content: bytes
     settings: dict[str, Any]  # seed, pictures and minutes, as score.score takes them
-    tries: int = 0  # over which a worker ended
 
 
 class _Worker:
@@ -97,7 +96,7 @@ class WorkerPool:
         items: taken one at a time, each when a worker is free for it.  Raises NoWorker.
         """
         again, failures = deque[WorkItem](), 0  # of workers that did not come up while there was no other
-        busy: dict[Future[Grading], WorkItem] = {}
+        busy: dict[Future[Grading | None], WorkItem] = {}
         while True:
             while len(busy) < self._most and (item := again.popleft() if again else next(items, None)):
                 busy[self._threads.submit(self._score, item)] = item
@@ -113,29 +112,22 @@ class WorkerPool:
                     failures = 0 if self._workers else failures + 1
                     if failures == TRIES:
                         raise
-                    continue
-                except EOFError:
-                    item.tries += 1
-                    if item.tries < TRIES:
-                        again.append(item)
-                        continue
-                    grading = None
-                failures = 0
-                yield item, grading
+                else:
+                    failures = 0
+                    yield item, grading
 
-    def _score(self, item: WorkItem) -> Grading:
-        """The grading of an item, by an idle worker or a new one. Raises EOFError if the worker ends over it, and NoWorker."""
-        try:
-            worker = self._idle.pop()
-        except IndexError:
-            worker = self._started()
+    def _score(self, item: WorkItem) -> Grading | None:
+        """The grading of an item, by an idle worker or a new one; None if each ends over it. Raises NoWorker."""
         question = {"file": item.file, "content": b64encode(item.content).decode(), "settings": item.settings}
-        line = worker.answer(json.dumps(question) + "\n", JOB_SECONDS + 60 * item.settings["minutes"])
-        if not line:
+        for _ in range(TRIES):
+            try:
+                worker = self._idle.pop()
+            except IndexError:
+                worker = self._started()
+            if line := worker.answer(json.dumps(question) + "\n", JOB_SECONDS + 60 * item.settings["minutes"]):
+                self._idle.append(worker)
+                return Grading.from_data(json.loads(line))
             self._end(worker)
-            raise EOFError
-        self._idle.append(worker)
-        return Grading.from_data(json.loads(line))
 
     def _started(self) -> _Worker:
         began = time.monotonic()

@@ -38,7 +38,7 @@ QUICK = {"unchunked", "gather_and_broadcast"}  # right, and not within their bud
 
 @pytest.fixture(scope="module")
 def sandboxes():
-    pool = sandbox.SandboxPool()
+    pool = sandbox.Sandbox()
     yield pool
     pool.close()
 

@@ -86,10 +86,10 @@ ROWS += [(name, "plain", dtype) for name in NAMES["CALLS"] for dtype in DTYPES i
 
 @pytest.fixture(scope="module")
 def wire():
-    pool = sandbox.SandboxPool(walls=False)
+    pool = sandbox.Sandbox(walls=False)
 
     def graded(rows):
-        judged = Switch(pool.world(2), {"table": SOURCE}, "table", pool.sandbox.end_ranks)
+        judged = Switch(pool.world(2), {"table": SOURCE}, "table", pool.end_ranks)
         try:
             (done,) = judged.attempt([("table", SOURCE)], [Case(2)], [[(rows,), (rows,)]])
             return done.results

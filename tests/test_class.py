@@ -347,7 +347,7 @@ def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     for content in ("", "null", "{}", '{"seed": 1}'):
         (out / "grading.json").write_text(content)
         with pytest.raises(Unfit, match="damaged"):
-            ReportFolder(out, "s", walls=False)
+            ReportFolder(out, "s", walls=False, pictures=False)
 
 
 # --- what goes wrong is said --------------------------------------------------------------
@@ -364,7 +364,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_of(capsys):
     said = capsys.readouterr().err
     assert "The picture of f could not be drawn" in said and "in draw" in said
     grading = Grading(MEAN, (CheckScore("", "f: is it right?", 1, 1),), undrawn=undrawn, student="ann")
-    page = class_report.feedback("", *gradebook.students([grading]))
+    page = class_report.rendered("student.html", student=gradebook.students([grading])[0])
     assert "picture of f could not be drawn" in page and "no &lt;artist&gt;" in page
 
 

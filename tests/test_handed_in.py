@@ -19,7 +19,7 @@ import yaml
 
 from grader import alike, assignment, roster, submission
 from grader.__main__ import main
-from grader.class_report import _csv, _junit, feedback, listing, statistics
+from grader.class_report import _csv, listing, rendered
 from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students, summary, unknown
@@ -409,11 +409,11 @@ def test_pairs_with_much_the_same_code_are_listed():
         Grading(ring, student=name, pieces={stub.id: alike.pieces(source, stub.source)})
         for name, source in sources.items()
     ]
-    listed = {frozenset(pair[:2]): pair[2:] for pair in alike.pairs(students(made))}
+    pairs = alike.pairs(people := students(made))
+    listed = {frozenset(pair[:2]): pair[2:] for pair in pairs}
     assert listed[frozenset(("ann", "bob"))][1] > 90 and not any("dan" in pair or "cyd" in pair for pair in listed)
-    assert "<td>ann<td>bob<td>08_ring_all_reduce<td class=n>9" in statistics(
-        "", students(made), summary(students(made)), True
-    )
+    page = rendered("class.html", people=people, summary=summary(people), walls=True, pairs=pairs)
+    assert "<td>ann<td>bob<td>08_ring_all_reduce<td class=n>9" in page and "<h1>Exercises in collective communication: the class" in page
 
 
 def test_a_byte_order_mark_is_no_damage():
@@ -445,7 +445,7 @@ def test_scores_are_safe_where_semicolons_separate_and_name_the_pages():
 
 def test_junit_has_times_kinds_and_distinct_names():
     first, second = graded("ann", 0.0, seconds=2.0), graded("ann", 3.0, seconds=1.0)
-    text = _junit(students([first, Grading(MEAN, second.checks, student="ann", file="again.ipynb", seconds=1.0)]))
+    text = rendered("junit.xml", people=students([first, Grading(MEAN, second.checks, student="ann", file="again.ipynb", seconds=1.0)]))
     assert 'time="2.000"' in text and 'type="wrong"' in text and 'message="wrong. Think: why?"' in text
     names = re.findall(r'<testcase [^>]* name="([^"]+)"', text)
     assert len(set(names)) == len(names) == 2
@@ -469,8 +469,8 @@ MOODLE = "First name;Last name;ID number;Email address\nAnn;Lee;9;ann@x.org\nBob
 )  # fmt: skip
 def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp_path, text, people, file, row):
     (tmp_path / "class.csv").write_text(text)
-    saved = {}
-    said = roster.write(roster.read([tmp_path / "class.csv"]), students(people), saved.__setitem__)
+    listed, people = roster.read([tmp_path / "class.csv"]), students(people)
+    said, saved = "\n".join(listed.remarks(people)), listed.files(people)
     assert "3 on the roster, 2 handed in." in said and re.search(r"Nothing from: (Zoe, Cyd 333|Cyd Zoe)\.", said)
     assert "Not on the roster, or more than once: eve." in said
     lines = saved[file].splitlines()
@@ -481,8 +481,7 @@ def test_a_roster_says_who_handed_in_nothing_and_gives_what_platforms_import(tmp
 
 def test_a_name_that_a_spreadsheet_would_compute_is_text_in_what_is_read(tmp_path):
     (tmp_path / "class.csv").write_text("First name,Email address\n=1+1,ann@x.org\n")
-    saved = {}
-    roster.write(roster.read([tmp_path / "class.csv"]), students([graded("ann")]), saved.__setitem__)
+    saved = roster.read([tmp_path / "class.csv"]).files(students([graded("ann")]))
     assert '"\'=1+1"' in saved["roster.csv"] and '"=1+1"' in saved["moodle.csv"]
 
 
@@ -529,7 +528,7 @@ def test_an_assignment_says_what_counts_and_for_how_much(tmp_path, rule, points,
     assert ann.points(MEAN) == points and file in ann.counted(MEAN).file and ann.late
     assert ann.of == {MEAN: 10, ARGMAX: assignment.worth(ARGMAX)} and ann.lacks == [ARGMAX]
     if rule == "last":
-        page = feedback("", ann)
+        page = rendered("student.html", student=ann)
         assert "which takes 10% of its points" in page and "Not handed in: 05_distributed_argmax." in page
 
 
@@ -537,12 +536,12 @@ def test_an_untouched_notebook_is_not_handed_in_and_asks_nothing_of_others():
     clone = [Grading(MEAN, untouched=True, student="bob"), Grading(ARGMAX, untouched=True, student="bob")]
     ann, bob = students([graded("ann"), *clone])
     assert ann.most == 3 and ann.lacks == [] and bob.total == 0 and bob.lacks == [MEAN]
-    assert "Not handed in: 02_distributed_mean (untouched)." in feedback("", bob)
+    assert "Not handed in: 02_distributed_mean (untouched)." in rendered("student.html", student=bob)
     (only,) = students([graded("ann")], assignment.read("5", None))
     assert (
         only.total == 0
         and only.of.keys() == {ARGMAX}
-        and "Not part of this assignment: ann.ipynb" in feedback("", only)
+        and "Not part of this assignment: ann.ipynb" in rendered("student.html", student=only)
     )
 
 
@@ -551,9 +550,9 @@ def test_changes_by_hand_are_kept_and_shown(tmp_path):
     task = assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
     ann, bob = people = students([graded("ann"), graded("bob")], task)
     assert (ann.points(MEAN), ann.total, bob.total) == (2.5, 2.5, 4)
-    assert "02_distributed_mean, by hand: -0.5 points. Why the clone?" in feedback("", ann)
+    assert "02_distributed_mean, by hand: -0.5 points. Why the clone?" in rendered("student.html", student=ann)
     row = next(csv.DictReader(_csv(people).splitlines()))
-    assert (row["by hand"], row["comments"]) == ("-0.5", "Why the clone?") and unknown(people).endswith(": eve.")
+    assert (row["by hand"], row["comments"]) == ("-0.5", "Why the clone?") and unknown(people)[0].endswith(": eve.")
 
 
 @pytest.mark.parametrize(
@@ -596,14 +595,13 @@ def test_a_partner_whose_own_file_is_of_no_use_has_the_pairs_points_and_changes_
     zipped = Grading(problem="roebob.zip is not a notebook.", student="roebob 222", id="222")
     people = listed.completed(students([graded("leeann 12345", id="12345"), zipped], task), task)
     assert {one.name: one.total for one in people} == {"leeann 12345": 3, "roebob 222": 2, "Zoe, Cyd": 4}
-    assert unknown(people).endswith(": eve.") and "Where is yours?" in feedback("", people[1])
-    saved = {}
-    said = roster.write(listed, people, saved.__setitem__)
-    assert "3 on the roster, 2 handed in.\nNothing from: Zoe, Cyd 333." in said
+    assert unknown(people)[0].endswith(": eve.") and "Where is yours?" in rendered("student.html", student=people[1])
+    saved = listed.files(people)
+    assert listed.remarks(people) == ["3 on the roster, 2 handed in.", "Nothing from: Zoe, Cyd 333."]
     assert '"Zoe, Cyd","333","s3","czoe","A","","4"' in saved["canvas.csv"]  # by hand, of no exercise
     assert [row["points"] for row in csv.DictReader(saved["roster.csv"].splitlines())] == ["3", "2", "4"]
     one = [replace(student, assignment=replace(student.assignment, column="HW (7)")) for student in people]
-    roster.write(listed, one, saved.__setitem__)
+    saved = listed.files(one)
     assert [row["HW (7)"] for row in csv.DictReader(saved["canvas.csv"].splitlines())] == ["3", "3", "2", "4"]
 
 
@@ -626,13 +624,13 @@ def test_lateness_takes_a_part_by_days_up_to_a_limit_and_knows_zones(tmp_path, r
     (tmp_path / "hw.ini").write_text(f"[assignment]\ndue = {due}\nlate = {rule}\n[exercises]\n02 = 10\n")
     task = assignment.read("", tmp_path / "hw.ini")
     (ann,) = students([attempt("a.ipynb", 3.0, time=time)], task)
-    assert ann.total == points and ("which takes" in feedback("", ann)) == (points < 10)
+    assert ann.total == points and ("which takes" in rendered("student.html", student=ann)) == (points < 10)
 
 
 def test_a_word_for_lateness_counts_as_a_day_and_a_zone_that_is_none_is_named(tmp_path):
     (tmp_path / "hw.ini").write_text("[assignment]\nlate = 20 per day\n[exercises]\n02 = 10\n")
     (ann,) = students([attempt("a.ipynb", 3.0, late=True)], assignment.read("", tmp_path / "hw.ini"))
-    assert ann.total == 8 and "Handed in 1 day late, which takes 20% of its points." in feedback("", ann)
+    assert ann.total == 8 and "Handed in 1 day late, which takes 20% of its points." in rendered("student.html", student=ann)
     (tmp_path / "hw.ini").write_text("[assignment]\ndue = 2026-11-10 23:59 Atlantis/Center\n")
     with pytest.raises(ValueError, match="no time zone Atlantis/Center; write due with an offset"):
         assignment.read("", tmp_path / "hw.ini")

@@ -53,7 +53,7 @@ EXERCISE_OF = {task.name: exercise for exercise, tasks in EXERCISES.items() for 
 
 @pytest.fixture(scope="module")
 def sandboxes():
-    pool = sandbox.SandboxPool()
+    pool = sandbox.Sandbox()
     yield pool
     pool.close()
 
@@ -67,7 +67,7 @@ def patient(monkeypatch):
 
 def submitted(source, exercise=MEAN):
     cells = [cell for cell in pristine(exercise).cells if is_answer(cell)]
-    return submission.Submission(Path("mine.ipynb"), exercise, {cell.id: source for cell in cells})
+    return submission.Submission(exercise, {cell.id: source for cell in cells})
 
 
 def scored(source, sandboxes, exercise=MEAN):
@@ -110,7 +110,7 @@ def test_no_cheat_gets_a_point(name, sandboxes, monkeypatch):
     left = [p for p in psutil.process_iter(["cmdline"]) if "987654" in (p.info["cmdline"] or [])]
     assert not left and not list(Path("/tmp").glob("hostile-was-here*"))
     # Nobody is in the sandbox but those who make ranks.
-    assert len(psutil.Process(sandboxes.sandbox.pid).children(recursive=True)) <= 2
+    assert len(psutil.Process(sandboxes.pid).children(recursive=True)) <= 2
     if name in QUICK:
         assert scored(RIGHT, sandboxes).points == 3
 
@@ -195,7 +195,7 @@ def test_who_receives_no_number_has_none(sandboxes):
 
 @pytest.mark.slow
 def test_these_cheats_would_work_without_walls():
-    sandboxes = sandbox.SandboxPool(walls=False)
+    sandboxes = sandbox.Sandbox(walls=False)
     try:
         for name in ("files in /tmp", "sockets with abstract names"):
             reason = scored(HOSTILE[name].source, sandboxes).checks[0].reason
@@ -231,7 +231,7 @@ def checked(name, answer, sandboxes):
         for cell in pristine(EXERCISE_OF[name]).cells
         if is_answer(cell)
     }
-    mine = submission.Submission(Path("mine.ipynb"), EXERCISE_OF[name], of)
+    mine = submission.Submission(EXERCISE_OF[name], of)
     result = score.score(mine, sandboxes, "a secret", pictures=False)
     return [check for check in result.checks if check.what.startswith(f"{name}:")]
 
@@ -352,7 +352,7 @@ def distributed_mean(x):
 
 @pytest.mark.slow
 def test_what_the_ranks_of_the_first_world_import_those_of_later_ones_have(patient):
-    sandboxes = sandbox.SandboxPool()
+    sandboxes = sandbox.Sandbox()
     try:
         assert scored(RIGHT + CHECKPOINT, sandboxes).points == 3  # else eight ranks spend a second each at once
     finally:

@@ -29,11 +29,8 @@ MAX_RANKS = 16
 # Imports that would take each rank seconds: by y.backward(gradient); by a DTensor, which loads torch's compiler.
 BY_BACKWARD = "torch.fx.experimental.symbolic_shapes", "torch.nested._internal.nested_tensor"
 BY_DTENSOR = (
-    "torch._dynamo",
-    "torch._inductor.config",
-    "torch.distributed._functional_collectives",
-    "torch.distributed.tensor",
-)
+    "torch._dynamo", "torch._inductor.config", "torch.distributed._functional_collectives", "torch.distributed.tensor",
+)  # fmt: skip
 
 
 def serve(control: socket.socket, closed_in: bool) -> None:
@@ -46,10 +43,8 @@ def serve(control: socket.socket, closed_in: bool) -> None:
     _load(("collectives.algorithms", *BY_BACKWARD))
     ranks: list[int] = []  # their processes
     control.sendall(frame({"up": True}))
-    while True:
-        data, descriptors, _, _ = socket.recv_fds(control, 1 << 12, MAX_RANKS)
-        if not data:
-            break
+    while (received := socket.recv_fds(control, 1 << 12, MAX_RANKS))[0]:
+        data, descriptors, _, _ = received
         ((request, _),) = FrameReader().feed(data)
         if "load" in request:
             _load(BY_DTENSOR)

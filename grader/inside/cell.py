@@ -20,9 +20,8 @@ def plain(source: str, file: str = "<answer>") -> str:
     if not error or without != source and not _flaw(without):
         return without
     number, line = error.lineno, (error.text or "").strip()
-    message = (
-        f"the answer cell is not Python yet. Line {number}: {error.msg} (read by Python {platform.python_version()})"
-    )
+    reader = f"read by Python {platform.python_version()}"
+    message = f"the answer cell is not Python yet. Line {number}: {error.msg} ({reader})"
     if mark := re.search(r"^(?:<<<<<<<|>>>>>>>).*", source, re.MULTILINE):
         number, line = source[: mark.start()].count("\n") + 1, mark[0]
         message = f"line {number} of the answer cell is the mark of a merge. Keep one version, and delete all marks."

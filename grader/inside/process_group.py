@@ -11,7 +11,6 @@ import socket
 import sys
 import threading
 import time
-from collections import deque
 from datetime import timedelta
 from itertools import count
 from typing import Any, Callable
@@ -33,19 +32,15 @@ class Uplink:
     """This rank's end of the socket, for all its threads: each gets the answers to its own questions."""
 
     def __init__(self, sock: socket.socket) -> None:
-        self._fd, self._sock = sock.fileno(), sock
-        self._frames, self._sending, self._count = FrameReader(), threading.RLock(), 0
+        self._sock, self._frames, self._sending, self._count = sock, FrameReader(), threading.RLock(), 0
         self._news, self._reading = threading.Condition(), False  # whether one of the threads reads for all
         self._answers: dict[int, tuple[dict[str, Any], bytes]] = {}
-        self._unread: deque[tuple[dict[str, Any], bytes]] = deque()
         self._tickets, self._waiting = count(1), 0  # threads waiting for an answer
         self.groups: list[Any] = []  # a line and its ranks, of each call of new_group that every rank has to make
 
     def say(self, header: dict[str, Any], body: bytes = b"") -> None:
-        data = memoryview(frame(header, body))
         with self._sending:
-            while data:
-                data = data[os.write(self._fd, data) :]
+            self._sock.sendall(frame(header, body))
 
     def hear(self, ticket: int = 0) -> tuple[dict[str, Any], bytes]:
         """The answer to a ticket; for 0, the scorer's next message that answers no request."""
@@ -57,21 +52,16 @@ class Uplink:
                 self._reading = True
                 self._news.release()
                 try:
-                    header, body = self._read()
+                    data = self._sock.recv(1 << 18)
                 finally:
                     self._news.acquire()
                     self._reading = False
                     self._news.notify_all()
-                self._answers[header.get("to", 0)] = header, body
+                if not data:
+                    os._exit(0)  # the scorer is done with this rank
+                for header, body in self._frames.feed(data):
+                    self._answers[header.get("to", 0)] = header, body
             return self._answers.pop(ticket)
-
-    def _read(self) -> tuple[dict[str, Any], bytes]:
-        while not self._unread:
-            data = os.read(self._fd, 1 << 18)
-            if not data:
-                os._exit(0)  # the scorer is done with this rank
-            self._unread.extend(self._frames.feed(data))
-        return self._unread.popleft()
 
     def ask(self, header: dict[str, Any]) -> tuple[dict[str, Any], bytes]:
         with self._sending:
@@ -95,12 +85,12 @@ class Uplink:
         if op in ("scatter", "reduce_scatter", "all_to_all_single"):
             outputs = list(map(_memory, outputs))
             values = list(map(_memory, values)) if isinstance(values, list) else values
-        value, body = sent = encode(values)
+        value, body = encoded = encode(values)
         described = [[str(t.dtype).removeprefix("torch."), list(t.shape)] for t in outputs]
         with self._sending:
             index, self._count = self._count, self._count + 1
             self.say({"call": op, "index": index, "in": value, "out": described, **details, **_caller()}, body)
-        return PendingCall(self, index, values, outputs, sent)
+        return PendingCall(self, index, values, outputs, encoded)
 
 
 class PendingCall(dist.Work):
@@ -110,15 +100,12 @@ class PendingCall(dist.Work):
     before: an answer that writes into one of these tensors meanwhile gets an error.
     """
 
-    def __init__(
-        self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor], sent: tuple[Any, bytes]
-    ) -> None:
-        """sent: values, encoded."""
+    def __init__(self, uplink: Uplink, index: int, values: Any, outputs: list[torch.Tensor], encoded: Any) -> None:
         super().__init__()
         self._uplink, self._index, self._outputs, self._source, self._done = uplink, index, outputs, -1, False
         self._asking = threading.Lock()  # one thread asks
         self._sends, self._receives = values, [tensor for tensor in outputs if tensor is not values]
-        self._before = sent, encode(self._receives)
+        self._before = encoded, encode(self._receives)
 
     def _asked(self, how: str, **more: Any) -> bool:
         if self._done:
@@ -152,9 +139,7 @@ class PendingCall(dist.Work):
         finally:
             self._asking.release()
 
-    is_success = is_completed
-
-    synchronize = wait
+    is_success, synchronize = is_completed, wait
 
     def result(self):
         self.wait()
@@ -162,9 +147,6 @@ class PendingCall(dist.Work):
 
     def get_future(self):
         return Future(self.result)
-
-    def exception(self):
-        return None
 
     def source_rank(self) -> int:
         return self._source
@@ -177,13 +159,11 @@ class Future(torch.futures.Future):
 
     def __init__(self, compute: Callable[[], Any]) -> None:
         super().__init__()
-        self._compute, self._callbacks = compute, []
+        self._compute = compute
 
     def wait(self):
-        if not super().done():
+        if not self.done():
             self.set_result(self._compute())
-            for callback in self._callbacks:
-                callback(self)
         return super().wait()
 
     value = wait
@@ -194,23 +174,6 @@ class Future(torch.futures.Future):
             return callback(self)
 
         return Future(after)
-
-    def add_done_callback(self, callback) -> None:
-        if super().done():
-            callback(self)
-        else:
-            self._callbacks.append(callback)
-
-
-def collect(futures: list[torch.futures.Future]) -> Future:
-    """The future that torch.futures.collect_all returns: of all of them, done."""
-
-    def wait_for_all():
-        for future in futures:
-            future.wait()
-        return futures
-
-    return Future(wait_for_all)
 
 
 class SwitchGroup(dist.ProcessGroup):
@@ -358,7 +321,8 @@ def open_to(uplink: Uplink) -> None:
         ranks = list(options.global_ranks_in_group) or list(range(uplink.world_size))
         return SwitchGroup(uplink, ranks, str(options.group_id))
 
-    torch.futures.collect_all, torch.futures.wait_all = collect, lambda futures: [f.wait() for f in futures]
+    torch.futures.wait_all = lambda futures: [future.wait() for future in futures]
+    torch.futures.collect_all = lambda futures: Future(lambda: torch.futures.wait_all(futures) and futures)
     dist.Backend.register_backend("scored", create, extended_api=True, devices=["cpu"])
     # Functions that are for gloo alone, as monitored_barrier, are for this one as well.
     c10d = dist.distributed_c10d
@@ -374,8 +338,8 @@ def open_to(uplink: Uplink) -> None:
         group = new_group(*args, **kwargs)  # first, so that torch itself reports wrong arguments
         named = signature.bind(*args, **kwargs).arguments
         if not named.get("use_local_synchronization"):
-            ranks = named.get("ranks")
-            uplink.groups.append([_caller()["line"], None if ranks is None else sorted(map(int, ranks))])
+            ranks = range(uplink.world_size) if named.get("ranks") is None else named["ranks"]
+            uplink.groups.append([_caller()["line"], sorted(map(int, ranks))])
         return group
 
     c10d._new_group_with_tag = scored_group

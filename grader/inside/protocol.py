@@ -4,6 +4,7 @@ Nothing is ever unpickled.  Everything from a rank is bounded and checked before
 nesting, text.
 """
 
+import io
 import json
 import struct
 from math import prod
@@ -24,13 +25,6 @@ DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
 class Malformed(ValueError):
     """Bytes that no honest rank sends. The message names the kind."""
-
-
-class Opaque:
-    """A stand-in for a returned object that isn't plain data."""
-
-    def __repr__(self) -> str:
-        return f"<{type(self).__name__}>"
 
 
 def frame(header: dict[str, Any], body: bytes = b"") -> bytes:
@@ -73,7 +67,7 @@ def encode(value: Any) -> tuple[Any, bytes]:
 
 def _encode(value: Any, body: bytearray, depth: int) -> Any:
     value = value.item() if isinstance(value, numpy.generic) else value
-    if value is None or isinstance(value, (bool, int, float)):
+    if value is None or isinstance(value, (int, float)):
         return value
     if isinstance(value, str):
         return value[:MAX_TEXT_CHARACTERS]
@@ -94,19 +88,17 @@ def _encode(value: Any, body: bytearray, depth: int) -> Any:
 
 def decode(value: Any, body: bytes) -> Any:
     """The value again, of which every tensor is new and plain. Raises Malformed."""
-    at = [0]
-    decoded = _decode(value, memoryview(body), at, MAX_DEPTH)
-    if at[0] != len(body):
+    rest = io.BytesIO(body)
+    decoded = _decode(value, rest, MAX_DEPTH)
+    if rest.read(1):
         raise Malformed("bytes that belong to nothing")
     return decoded
 
 
-def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
-    if value is None or isinstance(value, (bool, float)):
-        return value
-    if isinstance(value, int):
-        if value.bit_length() > 64:
-            raise Malformed("a number of more than 64 bits")
+def _decode(value: Any, body: io.BytesIO, depth: int) -> Any:
+    if isinstance(value, int) and value.bit_length() > 64:
+        raise Malformed("a number of more than 64 bits")
+    if value is None or isinstance(value, (int, float)):
         return value
     if isinstance(value, str):
         return text(value)
@@ -114,25 +106,23 @@ def _decode(value: Any, body: memoryview, at: list[int], depth: int) -> Any:
         raise Malformed("a value that is not one")
     ((kind, what),) = value.items()
     if kind in ("list", "tuple") and isinstance(what, list):
-        parts = [_decode(v, body, at, depth - 1) for v in what]
+        parts = [_decode(v, body, depth - 1) for v in what]
         return parts if kind == "list" else tuple(parts)
     if kind == "dict" and isinstance(what, list):
-        pairs = [_decode(pair, body, at, depth - 1) for pair in what]
+        pairs = [_decode(pair, body, depth - 1) for pair in what]
         if all(type(pair) is tuple and len(pair) == 2 and isinstance(pair[0], PLAIN) for pair in pairs):
             return dict(pairs)
     if kind == "other":
-        name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_")
-        return type(name or "object", (Opaque,), {})()
+        name = "".join(c for c in text(what)[:40] if c.isalnum() or c == "_") or "object"
+        return type(name, (), {"__repr__": lambda self: f"<{name}>"})()  # a stand-in
     if kind in ("tensor", "columns"):
         dtype, shape = layout(what)
-        nbytes = dtype.itemsize * prod(shape)
-        raw = body[at[0] : at[0] + nbytes]
-        at[0] += nbytes
-        if len(raw) != nbytes:
+        raw = bytearray(body.read(dtype.itemsize * prod(shape)))
+        if len(raw) != dtype.itemsize * prod(shape):
             raise Malformed("a tensor with fewer bytes than its shape says")
-        if not nbytes:
+        if not raw:
             return torch.empty(shape, dtype=dtype)
-        tensor = torch.frombuffer(bytearray(raw), dtype=dtype).reshape(shape)
+        tensor = torch.frombuffer(raw, dtype=dtype).reshape(shape)
         return tensor.t().contiguous().t() if kind == "columns" and tensor.dim() == 2 else tensor
     raise Malformed("a value that is not one")
 

@@ -4,6 +4,7 @@ In each world the cells run again, as in a notebook that is restarted.  Data tha
 reveals nothing about a later one, whose inputs are drawn independently and sent once all ranks have returned.
 """
 
+import io
 import os
 import random
 import socket
@@ -141,7 +142,7 @@ def _failure(error: BaseException) -> dict[str, Any]:
     return {"failed": type(error).__name__, "message": message[:2000], "frames": frames[-8:]}
 
 
-class _OutputStream:
+class _OutputStream(io.TextIOBase):
     """Standard output: an answer's prints go to the scorer, in order with its calls."""
 
     encoding = "utf-8"
@@ -153,12 +154,6 @@ class _OutputStream:
         for k in range(0, len(text), 1000):
             self._uplink.say({"printed": text[k : k + 1000]})
         return len(text)
-
-    def flush(self) -> None:
-        pass
-
-    def isatty(self) -> bool:
-        return False
 
 
 class RemoteBytes:

@@ -62,22 +62,16 @@ def limit(memory: int) -> None:
 
 def close_in() -> None:
     """From here on this process computes, and no more. Raises OSError if the system refuses."""
-    _drop_capabilities()
+    libc = ctypes.CDLL(None, use_errno=True)
+    CAP_AMBIENT, CLEAR_ALL, VERSION_3, NO_NEW_PRIVILEGES, SECCOMP, FILTER = 47, 4, 0x20080522, 38, 22, 2
+    if libc.prctl(CAP_AMBIENT, CLEAR_ALL, 0, 0, 0) or libc.capset(struct.pack("Ii", VERSION_3, 0), bytes(24)):
+        raise OSError(ctypes.get_errno(), "the system takes no capabilities back")
     program = b"".join(_program(platform.machine()))
     code = ctypes.create_string_buffer(program)
     described = struct.pack("HxxxxxxP", len(program) // 8, ctypes.addressof(code))
-    libc = ctypes.CDLL(None, use_errno=True)
-    NO_NEW_PRIVILEGES, SECCOMP, FILTER = 38, 22, 2
     for arguments in ((NO_NEW_PRIVILEGES, 1, 0, 0, 0), (SECCOMP, FILTER, described, 0, 0)):
         if libc.prctl(*arguments):
             raise OSError(ctypes.get_errno(), "the system takes no seccomp filter")
-
-
-def _drop_capabilities() -> None:
-    libc = ctypes.CDLL(None, use_errno=True)
-    CAP_AMBIENT, CLEAR_ALL, VERSION_3 = 47, 4, 0x20080522
-    if libc.prctl(CAP_AMBIENT, CLEAR_ALL, 0, 0, 0) or libc.capset(struct.pack("Ii", VERSION_3, 0), bytes(24)):
-        raise OSError(ctypes.get_errno(), "the system takes no capabilities back")
 
 
 @cache
