@@ -31,6 +31,7 @@ FCNTLS = (0, 1, 2, 3, 4, 1030)  # duplicate, flags; no locks, leases, notificati
 IOCTLS = (0x5401, 0x5421, 0x5450, 0x5451)  # TCGETS (isatty), FIONBIO, FIONCLEX, FIOCLEX
 # Access patterns, freeing, large pages. No advice that evicts a file's pages for every process that reads it.
 ADVICES = (0, 1, 2, 3, 4, 8, 14, 15)
+CLOCKS = tuple(range(12))  # the system's and one's own (linux/time.h); the others are of other processes
 PRCTLS = (15, 16, 0x53564D41)  # names of threads and of memory
 
 _ARCHITECTURES = {"x86_64": 0xC000003E, "aarch64": 0xC00000B7}  # AUDIT_ARCH
@@ -88,7 +89,7 @@ def _program(machine: str) -> list[bytes]:
         "clone": (_FIRST, _HAS_BIT, (CLONE_THREAD,)), "futex": (_SECOND, _HAS_BIT, (FUTEX_PRIVATE_FLAG,)),
         "kill": (_FIRST, _EQUAL, (me,)), "tgkill": (_FIRST, _EQUAL, (me,)), "socketpair": (_FIRST, _EQUAL, (AF_UNIX,)),
         "fcntl": (_SECOND, _EQUAL, FCNTLS), "ioctl": (_SECOND, _EQUAL, IOCTLS), "prctl": (_FIRST, _EQUAL, PRCTLS),
-        "madvise": (_THIRD, _EQUAL, ADVICES),
+        "madvise": (_THIRD, _EQUAL, ADVICES), "clock_gettime": (_FIRST, _EQUAL, CLOCKS),
     }  # fmt: skip
     errors = {
         "clone3": errno.ENOSYS,  # the C library then uses clone
