@@ -135,6 +135,9 @@ class Roster:
         joined, strangers = self.joined(people)
         missing = [" ".join(_of(row, self.columns[:2])) for row, who in joined if not (who and who.gradings)]
         said = [f"{len(joined)} on the roster, {len(joined) - len(missing)} handed in."]
+        column = people[0].assignment.column if people else ""
+        if column and {"Student", "ID"} <= set(self.columns) and column not in self.columns:
+            said.append(f"The roster has no column {column}, so Canvas would add one. Is its name spelled as there?")
         said += [f"Nothing from: {', '.join(missing)}."] if missing else []
         unknown = ", ".join(student.name for student in strangers)
         return said + ([f"Not on the roster, or more than once: {unknown}."] if strangers else [])

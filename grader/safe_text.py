@@ -38,7 +38,10 @@ def as_csv(rows: Iterable[list[str]]) -> str:
 
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """The columns of a CSV file with a line of their names, and its rows. Raises OSError, ValueError or csv.Error."""
-    text = path.read_text(encoding="utf-8-sig")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except UnicodeDecodeError:
+        raise ValueError("it isn't in UTF-8, which Excel calls CSV UTF-8 when you save") from None
     lines = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=text.partition("\n")[0].count))
     rows = [{name.strip(): value or "" for name, value in row.items() if name} for row in lines]
     return [name.strip() for name in lines.fieldnames or ()], rows

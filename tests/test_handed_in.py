@@ -573,6 +573,9 @@ def test_an_assignment_that_cannot_be_meant_is_refused(tmp_path, text):
     (tmp_path / "a.csv").write_text("student,exercise,points,comment\nann,2,many,\n")
     with pytest.raises(ValueError, match="a.csv"):
         assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
+    (tmp_path / "a.csv").write_bytes("student,exercise,points,comment\nZoë,2,1,\n".encode("cp1252"))
+    with pytest.raises(ValueError, match="a.csv .* isn't in UTF-8, which Excel calls CSV UTF-8"):
+        assignment.adjusted(assignment.Assignment(), tmp_path / "a.csv")
 
 
 def test_a_pair_shares_what_either_hands_in(tmp_path):
@@ -600,7 +603,12 @@ def test_a_partner_whose_own_file_is_of_no_use_has_the_pairs_points_and_changes_
     assert listed.remarks(people) == ["3 on the roster, 2 handed in.", "Nothing from: Zoe, Cyd 333."]
     assert '"Zoe, Cyd","333","s3","czoe","A","","4"' in saved["canvas.csv"]  # by hand, of no exercise
     assert [row["points"] for row in csv.DictReader(saved["roster.csv"].splitlines())] == ["3", "2", "4"]
-    one = [replace(student, assignment=replace(student.assignment, column="HW (7)")) for student in people]
+    one, misspelled = (
+        [replace(student, assignment=replace(student.assignment, column=column)) for student in people]
+        for column in ("HW (7)", "HW 7")
+    )
+    assert any("has no column HW 7, so Canvas would add one" in sentence for sentence in listed.remarks(misspelled))
+    assert "column" not in " ".join(listed.remarks(one))
     saved = listed.files(one)
     assert [row["HW (7)"] for row in csv.DictReader(saved["canvas.csv"].splitlines())] == ["3", "3", "2", "4"]
 
