@@ -637,7 +637,6 @@ for _name, _call in {
     "resource usage": "import resource; resource.getrusage(resource.RUSAGE_SELF)",
     "pipes": "os.pipe()",
     "counters of events": "os.eventfd(0)",
-    "sets of events": "import select; select.epoll()",
     "queued signals": "import threading; signal.pthread_sigmask(0, {40}); signal.pthread_kill(threading.get_ident(), 40)",
     "pages of files put out of memory": "import mmap; mmap.mmap(-1, 4096).madvise(21)",
     "pages that the kernel merges": "import mmap; mmap.mmap(-1, 4096).madvise(12)",
@@ -843,17 +842,17 @@ hostile(
     "all of a file in a read of less than nothing",
     """
     def load_columns(file, name):
-        _, data = file._uplink.ask({"read": 0, "at": 0, "most": -1})
+        _, data = file._data._uplink.ask({"read": 0, "at": 0, "most": -1})
         return torch.frombuffer(bytearray(data), dtype=torch.float32)
     """,
-    "sent the grader a read of no bytes",
+    "sent the grader something else than a number as its most",
     LOAD,
 )
 hostile(
     "a file that it was not given",
     """
     def load_columns(file, name):
-        _, data = file._uplink.ask({"read": 1, "at": 0, "most": 1 << 20})
+        _, data = file._data._uplink.ask({"read": 1, "at": 0, "most": 1 << 20})
         return torch.frombuffer(bytearray(data), dtype=torch.float32)
     """,
     "sent the grader a message that says nothing",
