@@ -17,6 +17,7 @@ import threading
 import time
 import urllib.request
 from contextlib import contextmanager
+from datetime import datetime
 
 import pytest
 from tabulate import tabulate
@@ -29,7 +30,7 @@ from collectives.watch.explain.command import explain, main
 from collectives.watch.explain.host_map import host_in
 from collectives.watch.explain.text import Text, line
 from tests import ROOT
-from tests.corpus.dumps import STOP, WORLD, Do, Played
+from tests.corpus.dumps import STOP, SYNC, WORLD, Do, Played
 from tests.test_explain_logs import WORK, lines
 
 
@@ -659,7 +660,7 @@ def test_the_host_of_the_rank_that_holds_up_all(tmp_path):
     assert first.startswith("Rank 5 may hold up the other 7"), told
     assert (
         second
-        == "Its host node37 reported Xid 79 (the GPU has fallen off the bus) at 05:09:51, 12.1 s before the first wait."
+        == "Its host node37 reported Xid 79 (the GPU has fallen off the bus) at 05:09:51, 12 s before the first wait."
     ), told
 
 
@@ -791,12 +792,12 @@ def test_a_killed_process_is_a_rank_by_its_number(tmp_path):
     link = "[Sun Nov 29 02:56:00 2026] mlx5_core 0000:5e:00.0 ib0: Link down\n[Sun Nov 29 02:56:03 2026] mlx5_core 0000:5e:00.0 ib0: Link up\n"
     xid = "[Sun Nov 22 11:00:00 2026] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
     told = said(tmp_path, driver__log=driver, dmesg_n2__txt=killed, dmesg_n5__txt=link, dmesg_n7__txt=xid)
-    first, second, third, *_ = told.splitlines()
+    first, second, *_, last = told.splitlines()
     assert (
         first.startswith("n2 reported that the kernel killed process 5012") and "Process 5012 is rank 12." in first
     ), told
     assert second == "n5 reported that the link of ib0 went down at 02:56:00, until 02:56:03.", told
-    assert third.startswith("n7 reported Xid 79") and "160.0 hours before the first error" in third, told
+    assert last.startswith("n7 reported Xid 79") and "160.0 hours before the first error" in last, told
 
 
 def test_an_xid_of_a_ranks_process_comes_first(tmp_path):
@@ -852,7 +853,7 @@ def test_an_event_that_comes_again_hours_later_is_about_tonight(tmp_path):
     )
     told = said(tmp_path, job__log=job, dmesg__txt=link)
     assert (
-        "Its host node37 reported that the link of ib0 went down at 05:09:58, 5.1 s before the first wait." in told
+        "Its host node37 reported that the link of ib0 went down at 05:09:58, 5 s before the first wait." in told
     ), told
 
 
@@ -936,7 +937,7 @@ def test_an_event_at_the_same_minute_of_a_different_hour(tmp_path):
     job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
     xid = "Sep  1 03:09:51 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
     told = said(tmp_path, job__log=job, dmesg__txt=xid)
-    assert "at 03:09:51, 2 hours before the first wait, or 12.1 s from it if their clocks' zones differ." in told, told
+    assert "at 03:09:51, 2 hours before the first wait, or 12 s from it if their clocks' zones differ." in told, told
 
 
 @pytest.mark.parametrize(
@@ -968,12 +969,122 @@ def test_an_evicted_pod_and_the_errors_of_those_that_lost_it(tmp_path):
         for rank in range(8)
     )  # fmt: skip
     told = said(tmp_path, events__txt=events, job__log=text)
-    first, *rest = told.splitlines()
+    first, *_, last = told.splitlines()
     assert first.startswith("train-3 reported (Kubernetes) that the pod was evicted") and "6m1s before" in first, told
     assert (
-        rest[0].startswith("ip-10-2-0-15 reported that the kernel killed process 8123") and "4h12m before" in rest[0]
+        last.startswith("ip-10-2-0-15 reported that the kernel killed process 8123") and "4h12m before" in last
     ), told
     assert "isn't in these files" not in told
+
+
+YEAR = datetime.now().year  # of the watchdog's lines, which print none
+
+
+def test_two_runs_in_one_log_are_told_one_after_the_other(tmp_path):
+    """The numbers of a rank's calls fall, so its process is a new one. Each run has its own waits, and its own hosts."""
+    first = "\n".join(lines(rank, 7800, 7900) for rank in range(4))
+    second = "\n".join(lines(rank, 800, 900) for rank in (0, 1)).replace("05:20", "06:50")
+    job = f"srun -w n[1-2] torchrun --nnodes=2 --nproc-per-node=4 train.py\n{YEAR}-09-01 05:09:00 step 912 loss 2\n"
+    jobs = f"JobID NodeList Start End State\n7 n[1-2] {YEAR}-09-01T01:00:00 {YEAR}-09-01T05:21:00 FAILED\n8 n[2-3] {YEAR}-09-01T06:00:00 {YEAR}-09-01T06:51:00 FAILED\n"
+    again = f"{YEAR}-09-01 06:40:00 step 912 loss 2\n"
+    told = said(tmp_path / "files", a__log=f"{job}{first}", b__log=f"{again}{second}", sacct__txt=jobs)
+    head, one, two = told.split("--- Run ")
+    assert head.startswith("These files are of 2 runs, by their failures: until 05:20:03; from 06:50:03 to 06:50:03.\n"), told
+    assert "Runs 1 and 2 stopped after the same step, 912, and not on the same hosts (n1, n3 changed): " in head, told
+    assert "There are logs of 4 of 8 ranks" in one and "#7800" in one and "#800" not in one
+    assert "There are logs of 2 of 8 ranks" in two and "Ranks 0 and 1 timed out in all_reduce #800" in two and "#7800" not in two
+    one_file = said(tmp_path / "file", job__log=f"{job}{first}\n{again}{second}")
+    assert one_file.split("--- Run ")[2] == two, one_file
+    later = "\n".join(lines(rank, 7800, 7900) for rank in (4, 5)).replace("05:20", "05:50")
+    assert "runs" not in said(tmp_path / "slow", a__log=f"{job}{first}", b__log=later).split("\n")[0]  # other ranks, half an hour later
+
+
+def test_a_launcher_that_starts_after_a_failure_begins_a_run(tmp_path):
+    start = "W0901 05:40:00.408000 7 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    failed = trace(3, "ValueError: no such shard", at=f"{YEAR}-09-01 05:41:00 ")
+    told = said(tmp_path, a__log=lines(0, 78, 79), b__log=start + failed)
+    head, one, two = told.split("--- Run ")
+    assert "Rank 0 timed out" in one and "ValueError" not in one and two.startswith("2 ---\n\nRank 3 raised ValueError"), told
+
+
+OOM = """Nov 18 02:51:29 n6 kernel: active_anon:133842118 shmem:365431870 pagetables:1310551
+Nov 18 02:51:29 n6 kernel: [  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name
+{rows}Nov 18 02:51:29 n6 kernel: Out of memory: Killed process 3302 (python3) total-vm:9kB, anon-rss:9kB
+"""
+PEER = "[2026-11-18 02:52:{s}] {host}:9:{s} [4] transport/net_ib.cc:2471 NCCL WARN NET/IB: Got completion from peer 10.4.6.16<44310> with status=12 opcode=0 len=0 vendor err 129 (Send) hca mlx5_{nic}\n"
+
+
+def test_a_kernels_kill_and_the_peers_that_lose_its_host(tmp_path):
+    """The kill comes first, with its rank and the memory that was nobody's; the NICs of all rails lose the host, so it isn't a cable."""
+    rows = "".join(f"Nov 18 02:51:29 n6 kernel: [{3300 + k}] 20064 {3300 + k} 612 13 12 19 4012 1321 0 0 python3\n" for k in range(4))
+    job = "Job 17 on n[5-8]\nsrun torchrun --nnodes=4 --nproc-per-node=4 train.py\nsrun: error: n6: task 1: Exited with exit code 1\nsrun: error: n5: task 0: Exited with exit code 1\n"
+    lost = PEER.format(s="08", host="n5", nic=3) + PEER.format(s="09", host="n7", nic=6)
+    healed = "[Tue Nov 17 22:49:58 2026] LustreError: 11-0: proj-OST0014-osc-ff3a: operation ost_statfs to node 10.4.9.21@o2ib failed: rc = -107\n"
+    healed += "[Tue Nov 17 22:50:03 2026] Lustre: proj-OST0014-osc-ff3a: Connection restored to 10.4.9.21@o2ib (at 10.4.9.21@o2ib)\n"
+    told = said(tmp_path, slurm__out=job, job__err=lost, dmesg_n6__txt=OOM.format(rows=rows), dmesg_n5__txt=healed)
+    assert told.startswith(
+        "n6 reported that the kernel killed process 3302 (python3) for lack of memory at 02:51:29, 39 s before n5, n7 lost contact with 10.4.6.16. "
+        "So 10.4.6.16 is an address of n6, it seems: look at n6 (ranks 4, 5, 6 and 7) first, and not at a cable.\n"
+        "Process 3302 was the one with local rank 2, by the order of the processes' numbers, so rank 6, probably.\n1394 GiB of its memory was shared"
+    ), told
+    assert "They lost it on 2 NICs (mlx5_3, mlx5_6), so it isn't one cable" in told
+    assert "The first task whose end srun noticed is task 1 on n6 (ranks 4, 5, 6 and 7): exited with exit code 1." in told
+    assert "raised" not in told and told.index("(Lustre) doesn't answer at 22:49:58, until 22:50:03") > told.index("hardly the cause:")
+    far = OOM.format(rows=rows).replace("02:51:29", "02:32:29")
+    assert "lost contact with 10.4.6.16. So" not in said(tmp_path, dmesg_n6__txt=far)
+
+
+def test_a_stamp_of_whole_seconds_orders_nothing_within_them(tmp_path):
+    job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n" + "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    for second in ("03", "04"):
+        xid = f"Sep  1 05:10:{second} node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+        assert "within a second or two of the first wait." in said(tmp_path, job__log=job, dmesg__txt=xid)
+
+
+FABRIC = """Sep  1 05:00:05 n03 systemd[1]: Starting nvidia-fabricmanager.service - NVIDIA fabric manager service...
+Sep  1 05:00:05 n03 nv-fabricmanager[2301]: fabric manager NVIDIA GPU driver interface version 580.105.08 don't match with driver version 580.95.05. Please update with matching NVIDIA driver package.
+Sep  1 05:00:05 n03 systemd[1]: nvidia-fabricmanager.service: Failed with result 'exit-code'.
+"""
+
+
+def test_cuda_that_cannot_start_and_the_fabric_manager_of_the_pods_node(tmp_path):
+    """The ranks' one exception is told once and whole; Kubernetes' event leads from their pod to the node, whose daemon failed."""
+    error = "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
+    log = "".join(f"[pod/sft-worker-1/main] {row}\n" for rank in (8, 11) for row in trace(rank, error, "main").splitlines())
+    event = "39m  Normal  Scheduled  pod/sft-worker-1  Successfully assigned research/sft-worker-1 to n03\n"
+    told = said(tmp_path, logs__txt=log, events__txt=event, journal_n03__txt=FABRIC)
+    first, second, third, fourth, *_ = told.splitlines()
+    assert first == f"Ranks 8 and 11 on sft-worker-1 (node n03) raised {error}, at main, train.py:37.", told
+    assert second.startswith("On a host with NVSwitches, CUDA can't start before the fabric manager"), told
+    assert third == "n03 reported that its fabric manager's version, 580.105.08, isn't the driver's, 580.95.05 at 05:00:05."
+    assert fourth == "n03 reported that nvidia-fabricmanager failed at 05:00:05."
+
+
+def test_a_switch_is_no_host_and_a_note_is_no_cause(tmp_path):
+    kernel = "[Mon Sep  1 05:09:51 2025] pcieport 0000:c0:01.0: DPC: containment event, status:0x1f01 source:0x0000\n"
+    kernel += "[Mon Sep  1 05:09:53 2025] nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 34 LTSSM Fault Up\n"
+    kernel += "[Mon Sep  1 05:09:54 2025] NVRM: Xid (PCI:0000:61:00): 63, pid='<unknown>', name=<unknown>, Row Remapper: New row marked for remapping\n"
+    told = said(tmp_path, job__log="\n".join(lines(rank, 78, 78) for rank in (0, 1, 3)), dmesg_n7__txt=kernel)
+    assert "n7 reported that the PCIe port 0000:c0:01.0 cut its device off" in told and "n7 reported SXid 20034" in told, told
+    assert "nvswitch0 reported" not in told and told.index("Xid 63 (") > told.index("hardly the cause:")
+
+
+def test_stacks_with_a_heading_and_all_at_one_line_on_nccl(tmp_path):
+    job = Played({WORLD: (0, 1)}, [[Do("all_reduce", WORLD, line=3)], [STOP]])
+    job.write(tmp_path)
+    stacks = "".join(f"$ ssh n{rank} sudo py-spy dump --pid {70 + rank}   # rank {rank}, 03:24\n" + SPY.format(pid=70 + rank, frames="    step (train.py:77)") for rank in (0, 1))
+    told = said(tmp_path, pyspy__txt=stacks)
+    assert "Ranks 0 and 1 are all at step, train.py:77: with NCCL, a call returns when it is queued" in told, told
+    assert "no collective" not in told and "No file's name" not in told
+
+
+def test_the_rounds_of_a_loop_are_counted(tmp_path):
+    """Rank 1 skips the third of four batches of two calls: it is one round short, and at the call after the loop."""
+    inner = [Do("all_gather", WORLD, line=11), Do("reduce_scatter", WORLD, line=12)]
+    step = [*inner * 4, Do("all_reduce", WORLD, (1,), line=20), SYNC]
+    Played({WORLD: (0, 1, 2)}, [step * 3, [*step * 2, *step[2:]], step * 3]).write(tmp_path)
+    told = explain(tmp_path)
+    assert "Rank 1 made 3 rounds of 2 calls, and the others 4: look for a `continue`, a `break`, or an empty batch" in told, told
 
 
 def test_congestion_at_one_host(tmp_path):

@@ -45,6 +45,8 @@ OF_A_HOST = (
     ),
     Probe("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),
     Probe("gpu", "nvidia-smi -q", "errors and states of the GPUs"),
+    Probe("fabric", "journalctl -u nvidia-fabricmanager --no-pager -n 200", "whether NVLink's switches were set up"),
+    Probe("memory", "free -b; df /dev/shm; ipcs -m", "memory that is shared, and that no process may have"),
     Probe("rdma", "rdma statistic show", "errors of InfiniBand, RoCE and EFA"),
     Probe(
         "network",

@@ -66,30 +66,35 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     else:
         found.runs = []
         parts = _of_run(found, machine)
+        found.said = [*found.overlaps, *found.said]
     return "\n\n".join([*parts, *(["\n".join(found.said)] if found.said else [])])
 
 
-def _of_runs(paths: Sequence[str | Path], found: Evidence, machine: str | None) -> list[str]:
+def _of_runs(paths: Sequence[str | Path], all_runs: Evidence, machine: str | None) -> list[str]:
     """The paragraphs on several runs, one after the other."""
-    evidence = [gather(paths, window, found) for window in found.runs]
-    steps = [max((each.steps[path] for path in each.steps if runs.is_within(found.spans.get(path), each.window)), default=None) for each in evidence]
-    first = [runs.headline(found.runs), *runs.repeats(steps, [each.launches.hosts_at(each.window.last) or found.launches.hosts_at(each.window.last) for each in evidence])]
-    parts = ["\n".join(first)]
-    for k, each in [*enumerate(evidence, 1)][-runs.MOST_RUNS :]:
-        parts += [f"--- Run {k} ---", *_of_run(each, machine)]
+    evidence = [gather(paths, window, all_runs) for window in all_runs.runs]
+    steps = [
+        max((run.steps[path] for path in run.steps if runs.is_within(all_runs.spans.get(path), run.window)), default=None)
+        for run in evidence
+    ]
+    sources = ((run.launches, all_runs.launches, run.window.last) for run in evidence)
+    hosts = [launches.hosts_at(at) or of_all.hosts_at(at) for launches, of_all, at in sources]
+    parts = ["\n".join([runs.headline(all_runs.runs), *runs.repeats(steps, hosts)])]
+    for k, run in [*enumerate(evidence, 1)][-runs.MOST_RUNS :]:
+        parts += [f"--- Run {k} ---", *_of_run(run, machine)]
     return parts
 
 
-def _of_run(found: Evidence, machine: str | None) -> list[str]:
+def _of_run(evidence: Evidence, machine: str | None) -> list[str]:
     """The paragraphs on the evidence of one run."""
-    parts = story.verdict(found)
-    if found.traces:
-        parts.append("\n".join(traces.words(found.traces, machine)))
-    if found.nccl.processes or found.nccl.versions and not parts:
-        parts.append("\n".join(found.nccl.words()))
-    if found.measured.rows or found.measured.faults:
-        parts.append("\n".join(found.measured.words()))
-    return [*parts, *map(_of_record, found.records)]
+    parts = story.verdict(evidence)
+    if evidence.traces:
+        parts.append("\n".join(traces.words(evidence.traces, machine)))
+    if evidence.nccl.processes or evidence.nccl.versions and not parts:
+        parts.append("\n".join(evidence.nccl.words()))
+    if evidence.measured.rows or evidence.measured.faults:
+        parts.append("\n".join(evidence.measured.words()))
+    return [*parts, *map(_of_record, evidence.records)]
 
 
 def _of_record(folder: Path) -> str:

@@ -11,7 +11,7 @@ import re
 import sys
 import time
 import zlib
-from collections import defaultdict
+from collections import Counter, defaultdict
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,14 +24,14 @@ from .counters import PortCounters
 from .dump import Dump
 from .failures import Failures
 from .fr_tables import FlightTables
-from .host_map import HostMap
+from .host_map import HostMap, is_collected
 from .hosts import HostEvents
 from .launcher import LaunchLines
 from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
-from .runs import EVER, Moment, Window, place
+from .runs import EVER, RunMoment, Window, place
 from .stacks import Stacks, rank_in
 from .text import LogLine, Text, line, listed, stamp, unpacked
 from .traces import Trace
@@ -66,7 +66,7 @@ class Evidence:
     host_map: HostMap = field(default_factory=HostMap)
     clocks: dict[str, float] = field(default_factory=dict)  # by file, the time of the last line on how the job ended
     zones: str = ""  # a sentence on files whose clocks are hours apart
-    moments: list[Moment] = field(default_factory=list)  # by which runs are told apart
+    moments: list[RunMoment] = field(default_factory=list)  # by which runs are told apart
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
     steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
     window: Window = EVER  # the run that is explained
@@ -74,6 +74,7 @@ class Evidence:
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
+    overlaps: list[str] = field(default_factory=list)  # sentences on dumps of several runs, or of one rank
     quiet: list[str] = field(default_factory=list)  # kernel logs without an event
     others: list[str] = field(default_factory=list)  # files that hold nothing known
 
@@ -139,10 +140,12 @@ def gather(paths: Iterable[str | Path], window: Window = EVER, before: "Evidence
                     evidence.others.append("standard input")
             except Unusable as error:
                 evidence.said.append(f"standard input {error}.")
-    if evidence.runs:
+    if before:
         evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
+        if not evidence.launches.stated:  # a line without a time, in a different file
+            evidence.launches.stated, evidence.launches.local = before.launches.stated, before.launches.local
     ends = {*evidence.failures.summaries, *((end.at, end.rank) for end in evidence.failures.ends)}
-    evidence.moments += [Moment(at, "end", rank) for at, rank in ends if at is not None]
+    evidence.moments += [RunMoment(at, "end", rank) for at, rank in ends if at is not None]
     _settle_hosts(evidence)
     _check_clocks(evidence)
     evidence.traces.sort(key=lambda trace: trace.rank)
@@ -156,8 +159,17 @@ def gather(paths: Iterable[str | Path], window: Window = EVER, before: "Evidence
     if evidence.quiet:
         whose = list(dict.fromkeys(evidence.host_map.of_file(name) or name for name in evidence.quiet))
         evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed(whose, 6)}.")
-    if evidence.others:
-        evidence.said.append(f"Nothing is recognized in {listed(evidence.others, MOST_FILES)}.")
+    plain, gathered = [], Counter()
+    for name in evidence.others:
+        if is_collected(name):
+            gathered[name.split(".")[-2]] += 1
+        else:
+            plain.append(name)
+    if gathered:
+        kinds = ", ".join(f"{kind} ({n:,})" for kind, n in sorted(gathered.items()))
+        evidence.said.append(f"Nothing is recognized in these of `collect`'s files: {kinds}.")
+    if plain:
+        evidence.said.append(f"Nothing is recognized in {listed(plain, MOST_FILES)}.")
     return evidence
 
 
@@ -384,16 +396,16 @@ def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evi
     return any([reader.end() for reader in readers if hasattr(reader, "end")]) or is_known
 
 
-def _moment(record: LogLine, rank: int | None) -> Moment | None:
+def _moment(record: LogLine, rank: int | None) -> RunMoment | None:
     """A line's moment, if runs are told apart by such lines."""
     if record.at is None:
         return None
     if "environment variable for each process to be" in record.text:  # torchrun, as it starts
-        return Moment(record.at, "start")
+        return RunMoment(record.at, "start")
     if call := failing(record.text):
         group, number, in_group = call
         rank = record.rank if record.rank is not None else in_group if rank is None else rank
-        return Moment(record.at, "call", rank, group, number)
+        return RunMoment(record.at, "call", rank, group, number)
     return None
 
 
@@ -436,7 +448,7 @@ def _one_of_each_rank(evidence: Evidence) -> list[Dump]:
         older = record if newer is other else other
         if _last_made(older) == _last_made(newer):
             continue  # one record, written twice
-        evidence.said.append(
+        evidence.overlaps.append(
             f"{older.path} and {newer.path} are both of rank {record.rank}: the second has the newer calls and is used."
         )
     return [best[rank] for rank in sorted(best)]
@@ -490,7 +502,7 @@ def _check_together(evidence: Evidence) -> None:
     ]
     for record in old:
         hours = (newest - ends[record.rank]) / 3.6e12
-        evidence.said.append(
+        evidence.overlaps.append(
             f"{record.path} ends {hours:,.0f} hours before the newest of the others. It is taken to be of another run, and left out."
         )
     evidence.dumps = [record for record in evidence.dumps if record not in old]

@@ -9,13 +9,14 @@ import re
 import signal
 from collections import Counter
 from dataclasses import dataclass, field
-from typing import Any, Iterator
+from typing import Any, Iterator, Sequence
 
 from ...format import duration
 from ...judge.wording.phrases import few
 from ...log.backends import LOST_WORDS
 from . import ops
 from .dump import Frame, own_frames
+from .host_map import HostMap
 from .text import LogLine, clock
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
@@ -38,6 +39,15 @@ _LOST_WORDS = (
     *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "for recv operation to complete", "for send operation to complete", "ncclRemoteError", "remote process exited or there was a network error", "exceeded error retry count",
     "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
 )  # fmt: skip
+LONGEST_MESSAGE = 300  # characters of an exception's
+# CUDA's errors that are a host's fault, by their numbers in cudaError_t.
+_HOST_ERRORS = {
+    "802": "On a host with NVSwitches, CUDA can't start before the fabric manager has set these up: `systemctl status nvidia-fabricmanager`; its version must be the driver's; "
+    "`nvidia-smi -q | grep -A3 Fabric` must show Completed and Success.",
+    "803": "The driver's library and its kernel module have different versions, as after an update without a reboot, or in a container that brings its own libcuda.",
+}  # fmt: skip
+_CUDA_ERROR = re.compile(r"(?:[Ee]rror|cudaError)\D{0,3}(80[23])\b|(system not yet initialized)|(system has unsupported display driver)")
+_CPP_PLACE = re.compile(r"\[\S+\.(?:cc|cpp|h):\d+\] ")
 _SUMMARY = ("ChildFailedError", "SignalException")  # raised by torchrun itself
 DOCKER = re.compile(r"172\.1[7-9]\.|172\.[23]\d\.")  # addresses that Docker gives to a bridge of one host
 
@@ -62,12 +72,20 @@ class End:
     caller: Frame | None = None  # of the place
     in_backward: bool = False
 
-    def words(self) -> str:
-        who = f"rank {self.rank}" if self.rank is not None else self.who or "a process"
-        on = f" on {self.host}" if self.host else ""
+    def words(self, ranks: Sequence[int] = (), node: str = "") -> str:
+        """A sentence.  ranks: all that ended alike.  node: that the host, a pod, is on."""
+        alone = f"rank {self.rank}" if self.rank is not None else self.who or "a process"
+        who = few(ranks) if len(ranks) > 1 else alone
+        on = f" on {self.host}{f' (node {node})' * bool(node)}" if self.host else ""
         place = f", {self.where}" if self.place else ""
         verb = {"raised": "raised ", "killed": "was killed by ", "exited": "ended with "}[self.kind]
         return f"{who[0].upper()}{who[1:]}{on} {verb}{self.what}{clock(self.at)}{place}."
+
+    @property
+    def host_error(self) -> str:
+        """The sentence on an error of CUDA that is its host's; "" for any other."""
+        code = _CUDA_ERROR.search(self.what) if self.kind == "raised" else None
+        return _HOST_ERRORS[code[1] or ("802" if code[2] else "803")] if code else ""
 
     @property
     def where(self) -> str:
@@ -109,11 +127,13 @@ class Failures:
     _item: dict[str, str] | None = None
     _is_root: bool = False
     _file: str = ""
+    _is_kernel_log: bool = False
     _rank: int | None = None
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
         self._open, self._item, self._file, self._rank = {}, None, path, rank
+        self._is_kernel_log = HostMap.is_kernel_log(path)
 
     def read(self, line: LogLine) -> bool:
         text = line.text
@@ -131,7 +151,7 @@ class Failures:
             self.barrier |= {int(rank) for rank in re.findall(r"\d+", found[1])}
         if text.startswith("Fatal Python error: "):
             rank = self._rank if line.rank is None else line.rank
-            self.ends.append(End("raised", text[:120], rank, line.at, line.host, who=line.stream))
+            self.ends.append(End("raised", shortened(text), rank, line.at, line.host, who=line.stream))
             return True
         return self._summary(line) or self._traceback(line) or self._consequence(text, line.at)
 
@@ -154,7 +174,7 @@ class Failures:
             return bool(open_)
         if text[:1].isspace() or not (raised := _RAISED.fullmatch(text)):
             return False
-        if not open_ and not raised["kind"].endswith(("Error", "Exception", "Interrupt")):
+        if not open_ and (not raised["kind"].endswith(("Error", "Exception", "Interrupt")) or self._is_kernel_log):
             return False
         if _NCCL_RESULT.match(raised["kind"]):  # NCCL's words, after the exception that torch made of them
             self.follow[raised["kind"]] += raised["kind"] == "ncclRemoteError"
@@ -163,11 +183,8 @@ class Failures:
         if raised["kind"] in _SUMMARY or raised["kind"] == "SystemExit":
             return True
         message = (raised["message"] or "").strip()
-        is_reported = "monitoredBarrier" in message or "is running collective" in message or self.joined
-        if is_reported or _UNREACHED.search(message):
-            message = message[:160]
         follows = is_consequence(raised["kind"], message)
-        what = f"{raised['kind']}: {message}"[:200].rstrip(": ") if message else raised["kind"]
+        what = shortened(f"{raised['kind']}: {message}") if message else raised["kind"]
         frames = open_.frames if open_ else []
         at = open_.at if open_ and open_.at is not None else line.at
         *outer, place = own_frames(frames) or [None]
@@ -282,7 +299,7 @@ class Failures:
         parts = [f"{lines:,} {'line' if lines == 1 else 'lines'}: {kinds}"] if lines else []
         if ends:
             whose = few(ranks) if ranks else f"{len(ends):,} processes"
-            parts.append(f'the error{"s" * (len(ends) > 1)} of {whose}, "{ends[0].what[:80]}"')
+            parts.append(f'the error{"s" * (len(ends) > 1)} of {whose}, "{shortened(_CPP_PLACE.sub("", ends[0].what), 100)}"')
         return [f"Consequences: {'; '.join(parts)}."] if parts else []
 
     @property
@@ -290,8 +307,8 @@ class Failures:
         """Whether ranks have lost the store."""
         return any(words in kind for kind in self.follow for words in _OF_STORE)
 
-    def sentences(self) -> list[str]:
-        """The sentences on ranks that never met: at a store, in a barrier, or in one call."""
+    def sentences(self, local: int = 0) -> list[str]:
+        """The sentences on ranks that never met: at a store, in a barrier, or in one call.  local: ranks on a host."""
         lines = list(self._mismatch())
         if self.barrier:
             ranks = sorted(self.barrier)
@@ -299,7 +316,7 @@ class Failures:
         if self.joined:
             came, needed, seconds = self.joined
             lines.append(
-                f"{came:,} of {needed:,} ranks joined the store within {duration(seconds)}: the other {needed - came:,} never reached it."
+                f"{came:,} of {needed:,} ranks joined the store within {duration(seconds)}: the other {needed - came:,} never reached it{self._absent(needed - came, local)}."
             )
         if self.unreached:
             address, n = self.unreached.most_common(1)[0]
@@ -310,6 +327,14 @@ class Failures:
                     "give MASTER_ADDR an address of the host, or run the container with --network=host."
                 )
         return lines
+
+    def _absent(self, missing: int, local: int) -> str:
+        """': as many as a host has, so they are ranks 88-95, it seems'"""
+        ranks = {end.rank for end in self.roots() if end.rank is not None}
+        if not local or missing != local or len({rank // local for rank in ranks}) != 1:
+            return ""
+        first = min(ranks) // local * local
+        return f": as many as a host has, so they are ranks {first}-{first + local - 1}, it seems"
 
     def _mismatch(self) -> Iterator[str]:
         if not self.parts:
@@ -324,6 +349,11 @@ class Failures:
         for end in self.ends:
             if end.rank in self.parts and end.place:
                 yield f"Rank {end.rank} does so {end.where}."
+
+
+def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
+    """The text, or its beginning up to the end of a word."""
+    return text if len(text) <= most else f"{text[:most].rpartition(' ')[0] or text[:most]} ..."
 
 
 def is_consequence(kind: str, message: str) -> bool:

@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Iterable
 
-_ENDINGS = re.compile(r"(?:\.(?:txt|log|out|err|jsonl?|pickle|pkl|gz|html))+$")
-_COLLECTED = re.compile(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|wait|ras|kernel|gpu|rdma|network|ports|clock)\.txt")
+_ENDINGS = re.compile(r"(?:\.(?:txt|log|out|err|jsonl?|pickle|pkl|gz|html|tail|head|previous|prev))+$")
+_COLLECTED = re.compile(r"(.+?)(?:\.rank\d+\.\d+)?\.(?:stack|status|wait|ras|kernel|gpu|fabric|memory|rdma|network|ports|clock)\.txt")
 _RANK = re.compile(r"(?<![a-zA-Z0-9])rank[_\-.]?\d+(?![a-zA-Z0-9])")
 _OF_A_HOST = {"dmesg", "kernel", "kern", "journal", "journalctl", "syslog", "messages"}
 _KINDS = _OF_A_HOST | {
     "fr", "flight", "recorder", "comm", "lib", "trace", "traces", "nccl", "rank", "dump", "dumps", "record",
     "stack", "stacks", "pyspy", "py-spy", "faulthandler", "stdout", "stderr", "log", "logs", "ras", "counters", "perfquery",
-    "ibqueryerrors", "ethtool", "nvidia-smi", "smi", "free", "status", "gpu", "network", "rdma", "errors", "error", "attempt",
+    "ibqueryerrors", "ethtool", "nvidia-smi", "smi", "free", "status", "gpu", "network", "rdma", "errors", "error", "attempt", "shell",
 }  # fmt: skip
 _NO_HOST = re.compile(r"(?:step|epoch|iter|pass|pid|run|job|try|train|test|eval|slurm|part|shard|round|time|v)?[\-\d]*")
 _READING = re.compile(r"(.*\d.*)-\d")  # of a host whose name has a number itself

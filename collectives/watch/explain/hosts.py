@@ -9,6 +9,7 @@ from collections import defaultdict
 from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
+from ...format import size
 from .host_map import HostMap
 from .text import LogLine, clock
 
@@ -32,7 +33,8 @@ class HostEvent:
     """A host's event.
 
     kind: "fault"; "kill", for lack of memory or by a scheduler; "program", of a program; "note"; "gone", of a host that can't be
-    reached; "storage", of a file server; "blocked", of processes that wait for a file system or a driver.
+    reached; "storage", of a file server; "blocked", of processes that wait for a file system or a driver;
+    "service", of a daemon that failed.
     """
 
     host: str
@@ -47,6 +49,8 @@ class HostEvent:
     rank: int | None = None  # whose process it is about
     latest: float | None = None  # time of its latest line
     over: float | None = None  # when that was back
+    local: tuple[int, int] | None = None  # the killed process's place among those with numbers in a row, and how many these are
+    memory: str = ""  # a sentence on the memory that no process has
 
     def words(self) -> str:
         where = self.host or "A host that the line does not name"
@@ -82,16 +86,38 @@ def _as(what: str, kind: str = "fault") -> Make:
     return make
 
 
+def _free(match: re.Match) -> tuple[str, str, str, int | None]:
+    """The shared memory in the answer of `free`, if it is much."""
+    share = float(match["shared"]) / max(float(match["total"]), 1.0)
+    reported = f"that {share:.0%} of its memory is shared, as files in /dev/shm are (`free`)"
+    return reported, "fault" if MUCH_SHARED < share <= 1.0 else "", "", None
+
+
 _UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
 _LISTED = re.compile(
     r"(?P<age>(?:\d+[dhms])+)\s+(?:\(x\d+ over \S+\)\s+)?(?:Warning|Normal)\s.*?\b(?:node|pod)/(?P<host>[\w.\-]+)"
 )
 _NODE = r"(?P<host>[\w.\-]+)"
+_DAEMONS = r"nvidia-fabricmanager|nvidia-imex|nvidia-persistenced|slurmd|kubelet|containerd|docker|openibd|rdma[\w\-]*"
+_PROMPT = re.compile(r"\[\w+@([\w.\-]+) [^\]]*\][#$] |[#$].*\bssh (?:-\S+ )*(?:\w+@)?([a-zA-Z][\w.\-]*\d)\b")
+_DEVICE = re.compile(r"(?:nvidia|mlx|nvme|eth|en[ops]\d|ib|sd[a-z]|veth|bond|cni|pcieport|EDAC|mce|CPU|GPU|md)[\w\-]*\d")
+_SHARED = re.compile(r"\bshmem:(\d+)\b(?!kB)")
+_TASK = re.compile(
+    r"\[\s*(\d+)\]\s+\d+\s+\d+\s+\d+\s+\d+\s+\d+\s+\d+\s+(\d+)\s.*\s(\S+)$"
+)  # with rss_shmem, as Linux has since 6.8
+PAGE = 4096  # bytes
+MUCH_SHARED = 0.3  # of a host's memory
+LEAST_SHARED = 32 << 30  # bytes of shared memory that no process has, below which they hardly matter
 _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
     (re.compile(pattern), make)
     for pattern, make in (
         (r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)(?P<rest>.*)", _xid),
         (r"SXid \([^)]*\): (?P<number>\d+), (?P<severity>Fatal)", _as("SXid {number} of an NVSwitch, fatal")),
+        (r"pcieport (?P<port>[\da-f:.]+): DPC: containment event", _as("that the PCIe port {port} cut its device off after an error (DPC)")),
+        (r"fabric manager .*?version (?P<own>[\d.]*\d) don'?t match with driver version (?P<driver>[\d.]*\d)", _as("that its fabric manager's version, {own}, isn't the driver's, {driver}", "service")),
+        (rf"(?P<unit>{_DAEMONS})\.service: Failed with result", _as("that {unit} failed", "service")),
+        (rf"Failed to start (?P<unit>{_DAEMONS})\b", _as("that {unit} failed", "service")),
+        (r"^\s*State\s+: (?P<state>In Progress|Not Started)\s*$", _as("the state of the NVLink fabric: {state}, where Completed is needed", "service")),
         (r"Memory cgroup out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for the container's memory limit", "kill")),
         (r"Out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for lack of memory", "kill")),
         (r"Port module event(?:\[error\])?: module (?P<port>\d+), (?P<how>Cable (?:unplugged|error)[^,]*)", _as("{how} at port {port} of a NIC")),
@@ -100,9 +126,11 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
         (r"(?P<link>\S+): (?:lost carrier|carrier lost)", _as("that the link of {link} lost its carrier")),
         (r"(?:EDAC \S+: \d+ UE|Machine check events logged|\[Hardware Error\]: .*Uncorrected)", _as("a hardware error of memory or CPU")),
         (r"(?P<name>[\w.\-]+)\[(?P<pid>\d+)\]: segfault at", _as("a segmentation fault of {name}, process {pid}", "program")),
+        (r"^Mem:\s+(?P<total>[\d.]+)\w*\s+(?:[\d.]+\w*\s+){2}(?P<shared>[\d.]+)", _free),
         (r"INFO: task (?P<name>\S+):\d+ blocked for more than \d+ seconds", _as("that {name} was blocked for minutes, in a file system or a driver", "blocked")),
         (r"nfs: server (?P<server>\S+) not responding", _as("that the file server {server} doesn't answer", "storage")),
         (r"Lustre: (?P<server>[\w.]+)-\S+: Connection to \S+ \(at \S+\) was lost", _as("that the file server of {server} (Lustre) doesn't answer", "storage")),
+        (r"LustreError: \S+ (?P<server>[\w.]+)-\S+: operation \S+ to node \S+ failed", _as("that the file server of {server} (Lustre) doesn't answer", "storage")),
         (r"ceph: .*?(?P<server>mds\d+) hung", _as("that the file server {server} (Ceph) doesn't answer", "storage")),
         (r"(?:BUG: soft lockup|rcu_sched self-detected stall)", _as("that a CPU was stuck in the kernel")),
         (rf"ssh: connect to host {_NODE} port \d+: (?P<why>No route to host|Connection timed out|Connection refused)", _as("can't be reached by ssh ({why})", "gone")),
@@ -126,7 +154,7 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
 # A file server or a link that is back, by the name under which it was lost.
 _BACK = re.compile(
     r"nfs: server (\S+) OK|Lustre: ([\w.]+)-\S+: Connection restored|ceph: .*?(mds\d+) (?:recovery completed|came back)"
-    r"|([\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:up|Up|UP)\b"
+    r"|([\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:up|Up|UP|ACTIVE|Active)\b"
 )
 _POD = re.compile(
     r"([\w.\-]+)\s+\d+/\d+\s+[A-Z]\w+\s+\d+(?: \([^)]*\))?\s+\w+\s+\d+\.\d+\.\d+\.\d+\s+([\w.\-]+)"
@@ -143,42 +171,76 @@ class HostEvents:
         b"Xid", b"out of memory", b"Out of memory", b"Port module", b"ink is", b"Link ", b"link status", b"arrier", b"EDAC", b"ardware Error", b"achine check",
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host", b"nfs: server",
-        b"Lustre: ", b"ceph: ", b"Running ", b"Terminating ",
+        b"Lustre", b"ceph: ", b"Running ", b"Terminating ", b"DPC: ", b"fabric manager", b"Failed with result", b"Failed to start", b"State  ", b"shmem:",
+        b"ssh ", b"]# ", b"Mem: ",
     )  # fmt: skip
-    inner = ()
+    inner: tuple[bytes, ...] = ()
     events: list[HostEvent] = field(default_factory=list)
     pods: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by node
     _known: dict[tuple, HostEvent] = field(default_factory=dict)
     _file: str = ""
+    _host: str = ""  # that a shell's prompt, or ssh, names
+    _tasks: list[tuple[int, int, str]] = field(default_factory=list)  # (number, pages of shared memory, name), for a kill
+    _shared: int = 0  # pages
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
-        self._file = path
+        self._file, self._host, self._tasks, self._shared = path, "", [], 0
+        self.inner = (b"] ",) if HostMap.is_kernel_log(path) else ()  # the kernel's table of processes
 
     def read(self, line: LogLine) -> bool:
+        if task := _TASK.search(line.text):
+            self._tasks.append((int(task[1]), int(task[2]), task[3]))
+            return False
+        if shared := _SHARED.search(line.text):
+            self._shared, self._tasks = int(shared[1]), []
         if pod := _POD.match(line.text):
             self.pods[pod[2]].add(pod[1])
+        if prompt := _PROMPT.match(line.text):
+            self._host = next(filter(None, prompt.groups()))
         if back := _BACK.search(line.text):
             host, about = line.host or _prefix(line.text, back.start()) or self._file, next(filter(None, back.groups()))
-            for event in (event for (place, _), event in self._known.items() if place == host and event.about == about):
+            matching = [event for (place, _), event in self._known.items() if place == host and event.about == about]
+            for event in matching:
                 event.over = event.latest = line.at
-            return True
+            return bool(matching)
         for pattern, make in _KINDS:
             if not (match := pattern.search(line.text)):
                 continue
             what, kind, host, pid = make(match)
+            if not kind:
+                return True
             listed = _LISTED.match(line.text)
-            host = host or line.host or (listed["host"] if listed else _prefix(line.text, match.start()))
+            host = host or line.host or (listed["host"] if listed else _prefix(line.text, match.start())) or self._host
             known = self._known.get((host or self._file, what))
             if known and (line.at or 0.0) - (known.latest or 0.0) < APART_SECONDS:
-                known.times, known.latest, known.over = known.times + 1, line.at, None
+                known.times, known.latest, known.over = known.times + (kind != "service"), line.at, None
                 return True
             event = HostEvent(host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else "")
             event.latest, event.about = line.at, next(filter(None, map(match.groupdict().get, ("server", "link"))), "")
+            if kind == "kill" and pid is not None:
+                self._weigh(event, pid)
             self._known[host or self._file, what] = event
             self.events.append(event)
             return True
         return False
+
+    def _weigh(self, event: HostEvent, pid: int) -> None:
+        """Add the facts in the kernel's table of processes: the place of the killed one, and the memory that is nobody's."""
+        names = {number: name for number, _, name in self._tasks}
+        first = last = pid
+        while pid in names and names.get(first - 1) == names[pid]:
+            first -= 1
+        while pid in names and names.get(last + 1) == names[pid]:
+            last += 1
+        event.local = (pid - first, last - first + 1) if last > first else None
+        mapped = sum(pages for _, pages, _ in self._tasks) * PAGE
+        if self._tasks and self._shared * PAGE - mapped > LEAST_SHARED:
+            event.memory = (
+                f"{size(self._shared * PAGE)} of its memory was shared, and the listed processes had {size(mapped)} of that: the rest is files in "
+                "/dev/shm, most likely left by an earlier job (`df -h /dev/shm; ls -la /dev/shm`)."
+            )
+        self._shared, self._tasks = 0, []
 
     def settle(self, host_map: HostMap, processes: dict[int, set[int]]) -> None:
         """Give the events without a host the one that their file is of, and those about a process its rank.  processes: ranks by number."""
@@ -203,4 +265,4 @@ class HostEvents:
 def _prefix(text: str, end: int) -> str:
     """The host that pdsh or clush puts before a line: node37 for "node37: NVRM: ..."."""
     match = re.match(r"([a-zA-Z][\w.\-]*\d[\w.\-]*): ", text[:end])
-    return match[1] if match else ""
+    return match[1] if match and not _DEVICE.fullmatch(match[1]) else ""

@@ -61,10 +61,11 @@ class LaunchLines:
     exits: list[tuple[str, int, str]] = field(default_factory=list)  # (host, task, how), in order
     pods: dict[str, str] = field(default_factory=dict)  # by pod, its latest node
     _parts: dict[str, int] = field(default_factory=dict)
+    _has_nodes: bool = False  # whether sacct's table has a column of hosts
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
-        self._parts = {}
+        self._parts, self._has_nodes = {}, False
 
     def read(self, line: LogLine) -> bool:
         text, is_read = line.text, False
@@ -82,7 +83,8 @@ class LaunchLines:
         if assigned := _ASSIGNED.search(text):
             self.pods[assigned["pod"]] = assigned["node"]
             is_read = True
-        if job := _JOB.search(text):
+        self._has_nodes = self._has_nodes or "NodeList" in text
+        if self._has_nodes and (job := _JOB.search(text)):
             start, end = (parsed(f"{job[name]} .").at for name in ("start", "end"))
             self.jobs.append((start or -inf, end or inf, expanded(job["nodes"])))
             return True
@@ -130,4 +132,5 @@ class LaunchLines:
         if len(self.exits) > 1:
             host, task, how = self.exits[0]
             ranks = host_map.ranks_on(host)
-            yield f"The first task whose end srun noticed is task {task} on {host}{f' ({few(ranks)})' * bool(ranks)}: {how[0].lower()}{how[1:]}."
+            ran = f" ({few(ranks)})" if ranks else ""
+            yield f"The first task whose end srun noticed is task {task} on {host}{ran}: {how[0].lower()}{how[1:]}."

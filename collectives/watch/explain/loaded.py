@@ -30,7 +30,7 @@ def load(*paths: str | Path) -> Record:
     if not found.dumps:
         raise ValueError("\n".join([f"no dump and no trace is under {', '.join(map(str, paths))}.", *found.said]))
     job = found.job
-    verdict = "\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job), *found.said])
+    verdict = "\n".join([words.explained(Judged(job), found.watchdog.failures()), *words.limits(job), *found.overlaps, *found.said])
     return of_job(job, verdict, str(paths[0]))
 
 

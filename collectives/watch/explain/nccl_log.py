@@ -33,6 +33,7 @@ _PEER = re.compile(
 )
 _PORT = re.compile(r"(?i)port (?:error|down|inactive)|async (?:fatal )?event|device (?:fatal|removed)|IBV_EVENT")
 _OOB = re.compile(r"OOB \S+?:([\w.:\-]+)<\d+>")
+_NIC = re.compile(r" hca (\S+)")
 FEW_CHANNELS = 2
 
 
@@ -44,6 +45,7 @@ class Accused:
     times: int = 0
     first: float | None = None
     statuses: Counter[str] = field(default_factory=Counter)
+    nics: set[str] = field(default_factory=set)  # of those that report it
 
 
 @dataclass
@@ -98,6 +100,9 @@ class NcclLog:
                 accused = self.accused.setdefault(peer[1].split("<")[0], Accused())
                 accused.by.add(host)
                 accused.times += 1
+                if nic := _NIC.search(plain):
+                    accused.nics.add(nic[1])
+                    plain = plain.replace(nic[0], "")
                 accused.first = min(filter(None, (accused.first, at)), default=None)
                 accused.statuses[plain] += 1
                 return
@@ -190,16 +195,19 @@ class NcclLog:
             host = self.address_of.get(address) or next((h for h in self.hosts if h == address), "")
             name = f"{host} ({address})" if host and host != address else address
             by = sorted(accused.by)
-            what, n = accused.statuses.most_common(1)[0]
+            firsts = {words: k for words, k in accused.statuses.items() if not re.search(r"status=\D*5\b", words)} or accused.statuses
+            what = max(firsts, key=lambda words: firsts[words])
             flushed = sum(k for words, k in accused.statuses.items() if re.search(r"status=\D*5\b", words))
             fold = (
                 f"; {flushed:,} of the lines are flush errors (status 5), its consequences"
                 if 0 < flushed < accused.times
                 else ""
             )
+            cards = sorted(accused.nics)
+            cards_too = f" They lost it on {len(cards)} NICs ({listed(cards)}), so it isn't one cable: look for the peer's process first." * (len(cards) > 1)
             who = f"{len(by):,} host{'s' * (len(by) != 1)} ({listed(by, 3)})"
             lines.append(
-                f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{_meaning(what)}{fold}."
+                f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{_meaning(what)}{fold}.{cards_too}"
             )
         for host, errors in self.ports.items():
             said, at = errors[0]

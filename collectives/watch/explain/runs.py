@@ -17,7 +17,7 @@ MARGIN_SECONDS = 300.0  # after a run's last line, in which kernels' lines are s
 MOST_RUNS = 4  # that are explained, the last ones
 
 
-class Moment(NamedTuple):
+class RunMoment(NamedTuple):
     """A line about a run.  group and number: of a rank's failing call; kind: "call", "end", "start" or "line"."""
 
     at: float
@@ -42,10 +42,10 @@ class Window(NamedTuple):
 EVER = Window()
 
 
-def windows(moments: Iterable[Moment], is_zone: Callable[[float], int]) -> list[Window]:
+def windows(moments: Iterable[RunMoment], is_zone: Callable[[float], int]) -> list[Window]:
     """The windows of the runs, in order.  is_zone: whether a distance in seconds may be one of two clocks' zones."""
     ordered = sorted(moments, key=lambda moment: moment.at)
-    runs: list[list[Moment]] = []
+    runs: list[list[RunMoment]] = []
     rest = ordered
     while rest:
         end = _end(rest, is_zone)
@@ -56,7 +56,7 @@ def windows(moments: Iterable[Moment], is_zone: Callable[[float], int]) -> list[
     return [Window(edges[k], edges[k + 1], run[0].at, run[-1].at) for k, run in enumerate(runs)]
 
 
-def _end(moments: Sequence[Moment], is_zone: Callable[[float], int]) -> int:
+def _end(moments: Sequence[RunMoment], is_zone: Callable[[float], int]) -> int:
     """The number of moments, from the first, that one run can have made."""
     ends: dict[int, int] = {}
     calls: dict[tuple, int] = {}
@@ -82,14 +82,14 @@ def _end(moments: Sequence[Moment], is_zone: Callable[[float], int]) -> int:
     return len(moments)
 
 
-def place(path: str, spans: dict[str, tuple[float, float]], those: Sequence[Window]) -> Window:
+def place(path: str, spans: dict[str, tuple[float, float]], in_order: Sequence[Window]) -> Window:
     """The run of a file without times: the one of the files in its folder; else the last."""
     for folder in Path(path).parents:
         inside = [span for name, span in spans.items() if folder in Path(name).parents]
-        fitting = {window for window in those for span in inside if window.holds(span[0]) or window.holds(span[1])}
+        fitting = {window for window in in_order for span in inside if window.holds(span[0]) or window.holds(span[1])}
         if fitting:
-            return fitting.pop() if len(fitting) == 1 else those[-1]
-    return those[-1]
+            return fitting.pop() if len(fitting) == 1 else in_order[-1]
+    return in_order[-1]
 
 
 def is_within(span: tuple[float, float] | None, window: Window) -> bool:
@@ -97,12 +97,12 @@ def is_within(span: tuple[float, float] | None, window: Window) -> bool:
     return span is not None and window.holds(span[0]) and window.holds(span[1])
 
 
-def headline(those: Sequence[Window]) -> str:
+def headline(in_order: Sequence[Window]) -> str:
     """A sentence on the runs, and on when each ended and began."""
-    parts = [f"until{clock(those[0].last).removeprefix(' at')}"]
-    parts += [f"from{clock(window.first).removeprefix(' at')} to{clock(window.last).removeprefix(' at')}" for window in those[1:]]
-    shown = f" The last {MOST_RUNS} are explained." if len(those) > MOST_RUNS else ""
-    return f"These files are of {len(those)} runs, by their failures: {listed(parts, 6, '; ')}.{shown}"
+    parts = [f"until{clock(in_order[0].last).removeprefix(' at')}"]
+    parts += [f"from{clock(window.first).removeprefix(' at')} to{clock(window.last).removeprefix(' at')}" for window in in_order[1:]]
+    note = f" The last {MOST_RUNS} are explained." if len(in_order) > MOST_RUNS else ""
+    return f"These files are of {len(in_order)} runs, by their failures: {listed(parts, 6, '; ')}.{note}"
 
 
 def repeats(steps: Sequence[int | None], hosts: Sequence[Sequence[str]]) -> list[str]:
@@ -117,7 +117,7 @@ def repeats(steps: Sequence[int | None], hosts: Sequence[Sequence[str]]) -> list
             continue
         names = " and ".join([", ".join(str(k + 1) for k in runs[:-1]), str(runs[-1] + 1)])
         lists = [set(hosts[k]) for k in runs]
-        if all(lists) and any(one != lists[0] for one in lists):
+        if all(lists) and any(hosts_of != lists[0] for hosts_of in lists):
             changed = sorted(set.union(*lists) - set.intersection(*lists))
             lines.append(
                 f"Runs {names} stopped after the same step, {step}, and not on the same hosts ({listed(changed)} changed): "

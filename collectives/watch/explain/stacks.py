@@ -24,6 +24,7 @@ _CURRENT = re.compile(r"(?:Current thread|Thread) 0x[0-9a-f]+(?: \[(?P<name>[^\]
 _SPY_FRAME = re.compile(r"\s{2,}(\S+) \((.+?)(?::(\d+))?\)$")
 _FAULT_FRAME = re.compile(r'\s+File "(.+)", line (\d+) in (\S+)')
 _HEAD = re.compile(r"=+ Rank (\d+): (\S*) =+")
+_HEADING = re.compile(r"py-spy.*\brank[ =_:#]*(\d+)|^\W*#\W*rank[ =_:#]*(\d+)", re.IGNORECASE)
 _IN_NAME = re.compile(r"rank[_\-.]?(\d+)")
 WAITS = {name for row in COLLECTIVES.values() for name in (row.op, *row.also)} | {
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_gather_object", "broadcast_object_list", "gather_object",
@@ -88,24 +89,28 @@ def _is_own(file: str) -> bool:
 class Stacks:
     """Stacks, from any number of files."""
 
-    marks = (b"Process ", b"Thread 0x", b"thread 0x", b"=== Rank")
+    marks = (b"Process ", b"Thread 0x", b"thread 0x", b"=== Rank", b"py-spy", b"# rank")
     inner = (b".py", b"Thread ", b"  File ", b"    ")
     all: list[Stack] = field(default_factory=list)
     _path: str = ""
     _rank: int | None = None
     _stack: Stack | None = None
     _reading: bool = False
+    _headed: int | None = None  # the rank in the line before a stack
 
     def begin(self, path: str, rank: int | None) -> None:
-        self._path, self._rank, self._stack, self._reading = path, rank, None, False
+        self._path, self._rank, self._stack, self._reading, self._headed = path, rank, None, False, None
 
     def read(self, line: LogLine) -> bool:
         text = line.text
         if head := _HEAD.match(text):
             self._rank, self._stack, self._reading = int(head[1]), None, False
             return False
+        if heading := _HEADING.search(text):
+            self._headed = int(heading[1] or heading[2])
+            return False
         if process := _PROCESS.match(text):
-            rank = line.rank if line.rank is not None else self._rank
+            rank = line.rank if line.rank is not None else self._rank if self._headed is None else self._headed
             self._stack, self._reading = self._new(rank, int(process[1]), process[2]), False
             self._stack.is_rank = not re.search(
                 r"torchrun|torch\.distributed\.(?:run|launch)|multiprocessing|py-spy", process[2]
@@ -151,8 +156,8 @@ class Stacks:
                 found[stack.rank].append(stack)
         return dict(sorted(found.items()))
 
-    def sentences(self, world: int = 0, host_of: Callable[[str], str] = str) -> Iterator[str]:
-        """The ranks that are in no collective first, then the ones that wait."""
+    def sentences(self, world: int = 0, host_of: Callable[[str], str] = str, on_gpu: bool = False) -> Iterator[str]:
+        """The ranks that are in no collective first, then the ones that wait.  on_gpu: whether NCCL makes the collectives."""
         ranks = self.by_rank()
         unknown = [stack for stack in self.all if stack.frames and stack.is_rank and stack.rank is None]
         if not ranks:
@@ -161,6 +166,13 @@ class Stacks:
         last = {rank: stacks[-1] for rank, stacks in ranks.items()}
         twice = {rank for rank, stacks in ranks.items() if len(stacks) > 1}
         still = {rank for rank in twice if ranks[rank][0].frames == ranks[rank][-1].frames}
+        if on_gpu and len(last) > 1 and len({stack.place for stack in last.values()}) == 1:
+            place = next(iter(last.values())).place
+            yield (
+                f"{few(last).capitalize()} are all at {place}: with NCCL, a call returns when it is queued, and Python waits for its GPU later, in an "
+                "`.item()` or a synchronization. So these stacks can't tell the ranks apart; the flight recorder can."
+            )
+            return
         elsewhere = sorted(rank for rank, stack in last.items() if not stack.inside)
         waiting = sorted(set(last) - set(elsewhere))
         alike: dict[tuple, list[int]] = {}
@@ -205,7 +217,7 @@ class Stacks:
         for key, moments in processes.items():
             stack = moments[-1]
             still = len(moments) > 1 and moments[0].frames == stack.frames
-            where = stack.inside or f"no collective: {stack.doing}"
+            where = stack.inside or f"no collective{f': {stack.doing}' * (stack.doing != str(stack.place))}"
             alike[bool(stack.inside), where, str(stack.place), still].append(key)
         for (_, where, place, still), keys in sorted(alike.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
             pid, hosts = keys[0][1], sorted({host for host, _ in keys if host})

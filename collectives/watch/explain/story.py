@@ -5,6 +5,7 @@ The judge decides who holds up whom; here its sentences are joined with how rank
 
 import signal
 from collections import defaultdict
+from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Iterator
@@ -22,7 +23,8 @@ MOST_EVENTS = 6  # of hosts that are written out
 MOST_ENDS = 4  # that are written out
 NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
 YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
-TROUBLES = ("gone", "fault", "kill", "storage", "blocked")  # kinds of events that can hold up a rank
+TROUBLES = ("gone", "fault", "kill", "storage", "blocked", "service")  # kinds of events that can hold up a rank
+LOST_SECONDS = 300.0  # after an event of a host, in which its peers notice that it is gone
 OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault explains: no host makes another call
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
@@ -32,7 +34,7 @@ def verdict(evidence: Evidence) -> list[str]:
     job = evidence.job if evidence.dumps else None
     judged = Judged(job) if job else None
     first = _Firsts(evidence, judged)
-    lines = [*first.ends(), *first.processes()]
+    lines = [*first.losses(), *first.ends(), *first.processes()]
     if judged and job:
         failures = evidence.watchdog.failures()
         text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank)
@@ -42,12 +44,14 @@ def verdict(evidence: Evidence) -> list[str]:
         lines += [*first.servers(), headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
     else:
         lines += first.servers()
-    further = [*evidence.moved, *evidence.tables.sentences(), *evidence.failures.sentences()]
+    further = [*evidence.moved, *evidence.tables.sentences(), *evidence.failures.sentences(evidence.launches.local)]
     if not (judged and job and evidence.ras.is_whole and job.is_partial):
         further += evidence.ras.sentences()
     further += evidence.collected.sentences()
-    further += evidence.stacks.sentences(job.world_size if job and job.is_stated else 0, evidence.host_map.of_file)
-    further += [*first.hosts(), *evidence.counters.sentences(evidence.host_map), *evidence.failures.consequences()]
+    further += evidence.stacks.sentences(
+        job.world_size if job and job.is_stated else 0, evidence.host_map.of_file, bool(job and job.is_on_gpu)
+    )
+    further += [*first.hosts(), *evidence.launches.sentences(evidence.host_map), *evidence.counters.sentences(evidence.host_map), *evidence.failures.consequences()]
     paragraphs = []
     if judged and job:
         paragraphs = ["\n".join(lines)]
@@ -59,6 +63,9 @@ def verdict(evidence: Evidence) -> list[str]:
         paragraphs = ["\n".join([*lines, *further])]
     if missing := [*first.missing()]:
         paragraphs.append("\n".join(missing))
+    if unrelated := first.unrelated():
+        heading = ["By their times or kinds, these are hardly the cause:"] * bool(paragraphs)
+        paragraphs.append("\n".join([*heading, *unrelated]))
     return paragraphs
 
 
@@ -79,11 +86,15 @@ class _Firsts:
 
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""
-        lines = list(chain(*map(self._end, self._roots[:MOST_ENDS])))
+        alike: dict[tuple, list[End]] = defaultdict(list)
+        for k, end in enumerate(self._roots):
+            place = (end.what, end.where) if end.kind == "raised" and end.rank is not None else k
+            alike[end.kind, place].append(end)
+        lines = list(chain(*map(self._end, [*alike.values()][:MOST_ENDS])))
         if self._evidence.zones and len(self._roots) > 1:
             lines.append(self._evidence.zones)
-        if len(self._roots) > MOST_ENDS:
-            lines.append(f"({len(self._roots) - MOST_ENDS:,} more ended by themselves.)")
+        if more := sum(map(len, [*alike.values()][MOST_ENDS:])):
+            lines.append(f"({more:,} more ended by themselves.)")
         failures = self._evidence.failures
         ranks = {end.rank for end in self._roots}
         if self._roots and failures.named is not None and None not in ranks and failures.named not in ranks:
@@ -94,15 +105,49 @@ class _Firsts:
             lines.append("The store ran in rank 0's process, and ended with it.")
         return lines
 
-    def _end(self, end: End) -> list[str]:
-        lines = [end.words()]
+    def losses(self) -> list[str]:
+        """Sentences on the hosts that had an event, and were then lost by their peers."""
+        lines = []
+        nccl, events = self._evidence.nccl, self._evidence.hosts.ordered(("fault", "kill"))
+        for address, accused in nccl.accused.items():
+            name = nccl.address_of.get(address, "")
+            if accused.first is None or self._evidence.zones:
+                continue
+            before = [event for event in events if event.at is not None and 0.0 <= accused.first - event.at <= LOST_SECONDS]
+            before = [event for event in before if (event.host == name if name else event.host not in accused.by)]
+            if not before or len({event.host for event in before}) > 1:
+                continue
+            event, by = before[0], sorted(accused.by)
+            apart = duration(round(accused.first - event.at)) if accused.first - event.at >= 1 else "less than a second"
+            likely = "" if name else f". So {address} is an address of {event.host or 'that host'}, it seems"
+            ranks = self._evidence.host_map.ranks_on(event.host)
+            ran = f" ({few(ranks)})" if ranks else ""
+            lines.append(f"{event.words()}, {apart} before {listed(by)} lost contact with {address}{likely}: look at {event.host or 'it'}{ran} first, and not at a cable.")
+            if event.local and len(ranks) == event.local[1]:
+                lines.append(f"Process {event.pid} was the one with local rank {event.local[0]}, by the order of the processes' numbers, so rank {ranks[event.local[0]]}, probably.")
+            lines += [event.memory] * bool(event.memory)
+            lines += [f"{later.words()}{self._before(later)}." for later in before[1:MOST_EVENTS]]
+            self._done += before
+        return lines
+
+    def _end(self, ends: list[End]) -> list[str]:
+        end = ends[0]
+        one_host = len({peer.host for peer in ends}) == 1
+        node = next((node for node, pods in self._evidence.host_map.pods.items() if end.host in pods), "")
+        ranks = [peer.rank for peer in ends if peer.rank is not None]
+        lines = [(end if one_host else replace(end, host="")).words(ranks, node)]
         if end.kind != "killed":
+            if end.host_error:
+                places = {end.host, node} - {""}
+                services = [event for event in self._evidence.hosts.ordered(["service"]) if event.host in places]
+                self._done += services
+                lines += [end.host_error, *(f"{event.words()}." for event in services)]
             return lines
         hosts = {end.host, self._evidence.host_map.of_rank.get(end.rank, "") if end.rank is not None else ""} - {""}
         for event in self._evidence.hosts.ordered(["kill", "fault"]):
-            if event.pid is not None and event.pid == end.pid or event.host in hosts:
+            if event.pid is not None and event.pid == end.pid or event.host in hosts and not self._is_far(event):
                 self._done.append(event)
-                lines.append(f"{event.words()}.")
+                lines += [f"{event.words()}.", *([event.memory] if event.memory else [])]
         if end.signal == signal.SIGKILL and len(lines) == 1:
             where = f" on {end.host}" if end.host else " on its host"
             lines.append(
@@ -186,7 +231,8 @@ class _Firsts:
     def _first_error(self) -> float | None:
         """When the first rank ended, or lost another, in seconds since the epoch; None if that is unknown."""
         failures = self._evidence.failures
-        return min(filter(None, (failures.first_lost, *(end.at for end in failures.ends))), default=None)
+        lost = (accused.first for accused in self._evidence.nccl.accused.values())
+        return min(filter(None, (failures.first_lost, *lost, *(end.at for end in failures.ends))), default=None)
 
     def _after(self, first: float | None, event: HostEvent) -> float | None:
         """Seconds from a time to an event; None if either is unknown."""
@@ -199,7 +245,7 @@ class _Firsts:
         if event.age_seconds > NEAR_SECONDS:
             return True
         after = self._after(self._first_wait or self._first_error, event) or 0.0
-        return abs(after) > NEAR_SECONDS and not hours_apart(after)
+        return abs(after) > NEAR_SECONDS and not (hours_apart(after) and event.over is None)
 
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
@@ -209,7 +255,12 @@ class _Firsts:
         after = self._after(first, event)
         if after is None:
             return ""
-        how, order = duration(abs(after)), "before" if after <= 0 else "after"
+        order = "before" if after <= 0 else "after"
+        if event.at is not None and event.at == int(event.at):  # a stamp of whole seconds
+            if abs(after) < 1.5 and not self._evidence.zones:
+                return f", within a second or two of {sign}"
+            after = float(round(after))
+        how = duration(abs(after))
         if abs(after) <= NEAR_SECONDS and not self._evidence.zones:
             return f", {how} {order} {sign}"
         if hours := hours_apart(after):
@@ -226,10 +277,9 @@ class _Firsts:
     def hosts(self) -> list[str]:
         """The other events of hosts."""
         left = [event for event in self._evidence.hosts.ordered([*TROUBLES, "program"]) if event not in self._done]
+        left = [event for event in left if not self._is_far(event)]
         job = {*self._evidence.host_map.of_rank.values()}
-        left.sort(
-            key=lambda event: (self._is_far(event), bool(job) and not self._evidence.host_map.ranks_on(event.host))
-        )
+        left.sort(key=lambda event: bool(job) and not self._evidence.host_map.ranks_on(event.host))
         if self._first_wait is None and self._first_error is None:  # the newest are likelier to be about tonight
             left = left[-MOST_EVENTS:] + left[:-MOST_EVENTS]
         lines = [f"{event.words()}{self._before(event)}{self._ran_on(event)}." for event in left[:MOST_EVENTS]]
@@ -241,6 +291,13 @@ class _Firsts:
                 f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
             )
         return lines
+
+    def unrelated(self) -> list[str]:
+        """The events of hosts that were hours away, and the notes."""
+        events = [event for event in self._evidence.hosts.ordered([*TROUBLES, "program"]) if event not in self._done and self._is_far(event)]
+        events += [event for event in self._evidence.hosts.ordered(["note"]) if "Xid" in event.what]
+        lines = [f"{event.words()}{self._before(event)}." for event in events[:MOST_EVENTS]]
+        return lines + [f"({len(events) - MOST_EVENTS:,} more.)"] * (len(events) > MOST_EVENTS)
 
     def missing(self) -> Iterator[str]:
         """Sentences on evidence that would decide, and how to get it."""

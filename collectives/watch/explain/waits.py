@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from typing import Iterator, NamedTuple
 
+from ...log import backends
 from .dump import Dump, Form, Launch, Launches, ProcessGroup
 
 # A lane's key: a group, for its collectives; (group, sender, receiver) for messages.
@@ -76,6 +77,11 @@ class DumpedJob:
     def is_partial(self) -> bool:
         """Whether so few ranks are heard of that the others can't be accused for their silence."""
         return self.world_size >= 2 * len(self.dumps)
+
+    @property
+    def is_on_gpu(self) -> bool:
+        """Whether calls return before their collectives have ended, as NCCL's do."""
+        return bool(self.dumps) and not any(backends.of(dump.backend).blocks for dump in self.dumps.values())
 
     def latest(self, rank: int) -> Launch | None:
         """The last call of a rank."""

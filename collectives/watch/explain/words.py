@@ -335,10 +335,32 @@ def _parted_in(names: Names, cause: Cause) -> list[str]:
         if odd.number > most.number
         else ""
     )
+    so = f"So {left}{it} took a different branch."
+    if counted := _rounds(names, cause):
+        so = f"{who[0].upper()}{who[1:]} made {counted}: look for a `continue`, a `break`, or an empty batch between these lines."
     return [
         f"They part in {odd.function}: {who} {'is' if it == 'it' else 'are'} at {file}:{odd.number}, and the others are at {file}:{most.number}, in "
-        f"another round of calls that all have made before. So {left}{it} took a different branch."
+        f"another round of calls that all have made before. {so}"
     ]
+
+
+def _rounds(names: Names, cause: Cause) -> str:
+    """'3 rounds of 98 calls, and the others 4': between two calls of the line to which the odd rank has gone on; "" if they don't show."""
+    usual, odd = (names.job.dumps[part[0].rank].launches for part in cause.parts)
+    last = names.judged.launch(cause.parts[1][0])
+    group, lengths = names.judged.lane(cause.parts[0][0]), []
+    for launches in (odd, usual):
+        numbers = [x.number for x in launches if names.job.same[x.group] == group and x.place == last.place and x.what == last.what]
+        before = [number for number in numbers if number < last.number]
+        after = [number for number in numbers if number >= last.number]
+        if not before or not after:
+            return ""
+        lengths.append(after[0] - before[-1] - 1)
+    size = lengths[1] - lengths[0]
+    if size < 2 or lengths[0] // size < 1 or lengths[0] % size > size // 4:
+        return ""
+    n = lengths[0] // size
+    return f"{n} round{'s' * (n != 1)} of {size:,} calls, and the others {lengths[1] // size}"
 
 
 def _to_mismatch(names: Names, causes: Sequence[Cause]) -> list[str]:
