@@ -433,6 +433,21 @@ def test_dumps_of_other_runs_and_of_the_same_rank_are_told_apart(tmp_path):
     assert "hours before the newest of the others. It is taken to be of another run, and left out." in explain(tmp_path)
 
 
+def test_dumps_of_two_attempts_are_two_runs(tmp_path):
+    """A rank's numbers have begun again, an hour later: no culprit of the one is a culprit of the other."""
+    for attempt, (calls, late) in enumerate(((9, 1), (5, 0))):
+        played = Played({WORLD: (0, 1)}, [[Do("all_reduce", WORLD, line=n) for n in range(calls - (r == late))] for r in (0, 1)])
+        (tmp_path / f"attempt{attempt}").mkdir()
+        for rank in (0, 1):
+            data = played.dump(rank)
+            for e in data["entries"]:
+                e["time_created_ns"] += attempt * 3600 * 10**9
+            (tmp_path / f"attempt{attempt}" / f"rank_{rank}").write_bytes(pickle.dumps(data))
+    first, second = explain(tmp_path).split("--- Run ")[1:]
+    assert first.startswith("1 ---\n\nRank 1 holds up the other rank: it has not made all_reduce #9.") and "#5" not in first
+    assert second.startswith("2 ---\n\nRank 0 holds up the other rank: it has not made all_reduce #5.") and "#9" not in second
+
+
 def test_a_record_of_watch_is_told_with_its_verdict(tmp_path):
     for name, verdict in (("hung", "Stuck: ranks 0 and 1 wait."), ("well", None)):
         writer = Writer(str(tmp_path / name), 2, ["train.py"], 2000, lambda: (), 0.0)

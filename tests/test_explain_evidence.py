@@ -1030,6 +1030,9 @@ def test_a_kernels_kill_and_the_peers_that_lose_its_host(tmp_path):
     assert "They lost it on 2 NICs (mlx5_3, mlx5_6), so it isn't one cable" in told
     assert "The first task whose end srun noticed is task 1 on n6 (ranks 4, 5, 6 and 7): exited with exit code 1." in told
     assert "raised" not in told and told.index("(Lustre) doesn't answer at 22:49:58, until 22:50:03") > told.index("hardly the cause:")
+    few = "\n".join(lines(rank, 78, 79).replace("E901 05:20:03", "E1118 02:52:09") for rank in (0, 12))
+    known = said(tmp_path / "few", slurm__out=job, job__err=lost + few, dmesg_n6__txt=OOM.format(rows=rows))
+    assert "There are logs of 2 of 16 ranks.\n" in known and "Collect the lines" not in known, known
     far = OOM.format(rows=rows).replace("02:51:29", "02:32:29")
     assert "lost contact with 10.4.6.16. So" not in said(tmp_path, dmesg_n6__txt=far)
 
@@ -1051,13 +1054,15 @@ def test_cuda_that_cannot_start_and_the_fabric_manager_of_the_pods_node(tmp_path
     """The ranks' one exception is told once and whole; Kubernetes' event leads from their pod to the node, whose daemon failed."""
     error = "RuntimeError: Unexpected error from cudaGetDeviceCount(). Did you run some cuda functions before calling NumCudaDevices() that might have already set an error? Error 802: system not yet initialized"
     log = "".join(f"[pod/sft-worker-1/main] {row}\n" for rank in (8, 11) for row in trace(rank, error, "main").splitlines())
-    event = "39m  Normal  Scheduled  pod/sft-worker-1  Successfully assigned research/sft-worker-1 to n03\n"
+    event = "50m  Normal  TaintManagerEviction  pod/sft-worker-1  Marking for deletion Pod research/sft-worker-1\n"
+    event += "39m  Normal  Scheduled  pod/sft-worker-1  Successfully assigned research/sft-worker-1 to n03\n"
     told = said(tmp_path, logs__txt=log, events__txt=event, journal_n03__txt=FABRIC)
     first, second, third, fourth, *_ = told.splitlines()
     assert first == f"Ranks 8 and 11 on sft-worker-1 (node n03) raised {error}, at main, train.py:37.", told
     assert second.startswith("On a host with NVSwitches, CUDA can't start before the fabric manager"), told
     assert third == "n03 reported that its fabric manager's version, 580.105.08, isn't the driver's, 580.95.05 at 05:00:05."
     assert fourth == "n03 reported that nvidia-fabricmanager failed at 05:00:05."
+    assert "50m before it was listed. It has been started again since, on n03." in told, told
 
 
 def test_a_switch_is_no_host_and_a_note_is_no_cause(tmp_path):

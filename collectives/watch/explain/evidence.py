@@ -40,6 +40,7 @@ from .watchdog import Log, failing
 
 STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
+FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: less is no date
 HEAD = 1 << 16  # bytes by which a file's kind is known
 MOST_FILES = 30  # of which nothing is used, that are named
 
@@ -146,6 +147,7 @@ def gather(paths: Iterable[str | Path], window: Window = EVER, before: "Evidence
             evidence.launches.stated, evidence.launches.local = before.launches.stated, before.launches.local
     ends = {*evidence.failures.summaries, *((end.at, end.rank) for end in evidence.failures.ends)}
     evidence.moments += [RunMoment(at, "end", rank) for at, rank in ends if at is not None]
+    evidence.moments += filter(None, map(_last_call, evidence.dumps))
     _settle_hosts(evidence)
     _check_clocks(evidence)
     evidence.traces.sort(key=lambda trace: trace.rank)
@@ -187,7 +189,7 @@ def _settle_hosts(evidence: Evidence) -> None:
             evidence.processes[number].add(rank)
     evidence.host_map.hosts |= {*filter(None, (event.host for event in evidence.hosts.events)), *evidence.nccl.hosts}
     ends = {end.rank: end.host for end in evidence.failures.ends if end.rank is not None and end.host}
-    for pod, node in evidence.launches.pods.items():
+    for pod, (node, _) in evidence.launches.pods.items():
         evidence.host_map.pods[node].add(pod)
     listed_hosts = evidence.launches.hosts(evidence.world, evidence.window.last)
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts, listed=listed_hosts)
@@ -378,9 +380,10 @@ def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evi
     is_known = False
     first, last = evidence.spans.get(path, (None, None))
     now = first if evidence.runs else None
+    is_inside = not evidence.runs or evidence.window == place(path, evidence.spans, evidence.runs)  # without any time
     for record in lines:
         now = record.at or now
-        if evidence.runs and not (evidence.window.holds(now) if now else evidence.window == place(path, evidence.spans, evidence.runs)):
+        if not (evidence.window.holds(now) if now else is_inside):
             continue
         if record.at and not evidence.runs:
             first, last = first or record.at, record.at
@@ -452,6 +455,14 @@ def _one_of_each_rank(evidence: Evidence) -> list[Dump]:
             f"{older.path} and {newer.path} are both of rank {record.rank}: the second has the newer calls and is used."
         )
     return [best[rank] for rank in sorted(best)]
+
+
+def _last_call(record: Dump) -> RunMoment | None:
+    """The moment of a rank's last collective, if the recorder notes the time."""
+    last = next((launch for launch in record.launches[-64:][::-1] if launch.number >= 0), None)
+    if last is None or last.made < FIRST_TIME:
+        return None
+    return RunMoment(last.made / 1e9, "call", record.rank, f"{last.group.name} in dumps", last.number)
 
 
 def _last_made(record: Dump) -> int:

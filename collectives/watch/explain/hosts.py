@@ -62,7 +62,12 @@ class HostEvent:
 
     @property
     def age_seconds(self) -> float:
-        return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([dhms])", self.age))
+        return seconds_of(self.age)
+
+
+def seconds_of(age: str) -> float:
+    """The seconds of an age as Kubernetes prints it: 4h12m."""
+    return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([dhms])", age))
 
 
 Make = Callable[[re.Match], tuple[str, str, str, int | None]]  # -> what, kind, host, process

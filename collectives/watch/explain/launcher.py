@@ -11,6 +11,7 @@ from typing import Iterator
 
 from ...judge.wording.phrases import few
 from .host_map import HostMap
+from .hosts import seconds_of
 from .text import LogLine
 from .text import line as parsed
 
@@ -25,6 +26,7 @@ _STATED = re.compile(r"\b(?:WORLD_SIZE|world[_ ]size)\b\"?[=: ]+(\d+)")
 _LIST = re.compile(r"\b([a-zA-Z][\w.\-]*\[[\d,\-]+\][\w.\-]*)")
 _EXITED = re.compile(r"srun: error: (?P<host>[\w.\-]+): tasks? (?P<tasks>[\d,\-]+): (?P<how>.+)")
 _ASSIGNED = re.compile(r"Successfully assigned (?:[\w.\-]+/)?(?P<pod>[\w.\-]+) to (?P<node>[\w.\-]+)")
+_AGE = re.compile(r"\s*((?:\d+[dhms])+)\s")
 _JOB = re.compile(r"\s(?P<nodes>[a-zA-Z][\w.\-]*(?:\[[\d,\-]+\])?)\s+(?P<start>\d{4}-\d\d-\d\dT\S+)\s+(?P<end>\S+)\s+[A-Z_]+\+?(?:\s|$)")
 MOST_HOSTS = 4096  # of a list
 SLACK_SECONDS = 120.0  # after a job's end, in which its last lines may still come
@@ -59,7 +61,7 @@ class LaunchLines:
     lists: list[list[str]] = field(default_factory=list)  # of hosts, one of each launch
     jobs: list[tuple[float, float, list[str]]] = field(default_factory=list)  # (start, end, hosts), of Slurm's accounts
     exits: list[tuple[str, int, str]] = field(default_factory=list)  # (host, task, how), in order
-    pods: dict[str, str] = field(default_factory=dict)  # by pod, its latest node
+    pods: dict[str, tuple[str, float]] = field(default_factory=dict)  # by pod, its latest node, and seconds before it was listed
     _parts: dict[str, int] = field(default_factory=dict)
     _has_nodes: bool = False  # whether sacct's table has a column of hosts
 
@@ -81,7 +83,8 @@ class LaunchLines:
                 self.exits.append((exited["host"], int(task), exited["how"]))
             is_read = True
         if assigned := _ASSIGNED.search(text):
-            self.pods[assigned["pod"]] = assigned["node"]
+            age = _AGE.match(text)
+            self.pods[assigned["pod"]] = assigned["node"], seconds_of(age[1]) if age else 0.0
             is_read = True
         self._has_nodes = self._has_nodes or "NodeList" in text
         if self._has_nodes and (job := _JOB.search(text)):

@@ -34,10 +34,11 @@ def verdict(evidence: Evidence) -> list[str]:
     job = evidence.job if evidence.dumps else None
     judged = Judged(job) if job else None
     first = _Firsts(evidence, judged)
-    lines = [*first.losses(), *first.ends(), *first.processes()]
+    losses = first.losses()
+    lines = [*losses, *first.ends(), *first.processes()]
     if judged and job:
         failures = evidence.watchdog.failures()
-        text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank)
+        text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank, bool(losses))
         headline, newline, rest = text.partition("\n")
         if evidence.ras.is_whole and job.is_partial:
             lines += evidence.ras.sentences()
@@ -272,6 +273,9 @@ class _Firsts:
     def _ran_on(self, event: HostEvent) -> str:
         """', where ranks 8-15 ran'"""
         ranks = self._evidence.host_map.ranks_on(event.host)
+        node, age = self._evidence.launches.pods.get(event.host, ("", 0.0))
+        if node and event.age_seconds > age > 0.0:
+            return f". It has been started again since, on {node}"
         return f", where {few(ranks)} ran" if ranks and event.kind in ("gone", "kill") else ""
 
     def hosts(self) -> list[str]:
@@ -287,8 +291,10 @@ class _Firsts:
             lines.append(f"({len(left) - MOST_EVENTS:,} more events of hosts.)")
         faulty = {event.host for event in left if event.kind == "fault" and event.host}
         if self._judged and faulty and not any(map(self._evidence.host_map.ranks_on, faulty)):
+            behind = words.behind(self._judged.job) if len(faulty) == 1 else ()
+            if_there = f" If {few(behind)} did, it is the cause." if behind else ""
             lines.append(
-                f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it."
+                f"Which ranks ran on {', '.join(sorted(faulty)[:3])} isn't in these files: NCCL_DEBUG=INFO, or the launcher's list of hosts, shows it.{if_there}"
             )
         return lines
 

@@ -35,20 +35,20 @@ PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid .
 
 def explained(
     judged: Judged, failures: Sequence[str] = (), all_run: bool = False, ended: frozenset[int] = frozenset(),
-    hosts: Mapping[int, str] = {},
+    hosts: Mapping[int, str] = {}, is_explained: bool = False,
 ) -> str:  # fmt: skip
     """The first line, the sentences after it and the table of ranks.
 
     failures: sentences on faults that the network's library itself reported, the cause if no rank is.
     all_run: whether all ranks are known to run, and to have made equally many calls.  ended: ranks whose end is known.
-    hosts: by rank, where they are known.
+    hosts: by rank, where they are known.  is_explained: whether other evidence has named the first cause.
     """
     names = Names(judged, ended, hosts)
     kinds = wording.grouped(judged.causes)
     if judged.job.is_partial and any(judged.waits):
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
         known = list(chain(*(_about(names, alike, first=True) for alike in kinds)))
-        lines = [*_coverage(names), *known, *_behind(names)] if known else _of_few(names, all_run)
+        lines = [*_coverage(names), *known, *_behind(names)] if known else _of_few(names, all_run, is_explained)
         lines += failures
     elif failures and not any(cause.ranks for cause in judged.causes):
         lines = [f"No rank lacks a call: {failures[0]}", *failures[1:]]
@@ -100,19 +100,20 @@ def waits(names: "Names") -> list[str]:
     return lines
 
 
-def _of_few(names: "Names", all_run: bool) -> list[str]:
+def _of_few(names: "Names", all_run: bool, is_explained: bool) -> list[str]:
     """The sentences on the waits of a few ranks, when most of the job's ranks are not heard of."""
     job, kind = names.job, "logs" if names.is_from_log else "dumps"
-    behind = _behind(names)
-    lines = [*behind, *waits(names)]
+    lines = [*_behind(names), *waits(names)]
     if all_run:
         return [*lines, f"So {BELOW}."]
     if job.is_stated:
-        unknown = ": which rank isn't in the call can't be known" * (not behind)
+        unknown = ": which rank isn't in the call can't be known" * (not behind(job) and not is_explained)
         lines.insert(0, f"{_coverage(names)[0].removesuffix('.')}{unknown}.")
     else:
         only = f"Only {few(job.dumps)} {'is' if len(job.dumps) == 1 else 'are'} heard of in these {kind}"
         lines.append(f"{only}, and the job has more ranks: which of them isn't in the call can't be known.")
+    if is_explained:
+        return lines
     what = "the lines of all ranks" if names.is_from_log else "the dumps of all ranks"
     return [*lines, f"Collect {what}: {COLLECT[kind]}."]
 
@@ -125,7 +126,25 @@ def _coverage(names: "Names") -> list[str]:
 
 def _behind(names: "Names") -> list[str]:
     """A sentence on the group that waits in a call which the other groups of its kind have completed."""
-    job, candidates = names.job, []
+    if not (straggler := _straggler(names.job)):
+        return []
+    group, number, ahead = straggler
+    ranks = names.job.members[group]
+    return [
+        f"Group {group.desc} ({runs(ranks)}) is behind the others of its kind: it is in #{number}, which {few(ahead)} have completed in theirs. "
+        f"If all of them make the same calls, the hang began among {few(ranks)}, and the others wait for these."
+    ]
+
+
+def behind(job: DumpedJob) -> tuple[int, ...]:
+    """The ranks of that group."""
+    straggler = _straggler(job)
+    return job.members[straggler[0]] if straggler else ()
+
+
+def _straggler(job: DumpedJob) -> tuple[ProcessGroup, int, list[int]] | None:
+    """(group, number of the call it waits in, ranks that have completed theirs), if there is one such group."""
+    candidates = []
     at: dict[ProcessGroup, int] = {}
     for group in [group for group in job.members if group.desc and group.ranks]:
         numbers = [job.open[rank].get(group) for rank in job.members[group] if rank in job.dumps]
@@ -137,13 +156,7 @@ def _behind(names: "Names") -> list[str]:
         ahead = [rank for rank, sibling in calls if _is_over(job, rank, sibling, number)]
         if len({sibling for _, sibling in calls}) > 1 and len(ahead) == len(calls):
             candidates.append((group, number, ahead))
-    if len(candidates) != 1:
-        return []
-    group, number, ahead = candidates[0]
-    return [
-        f"Group {group.desc} ({runs(job.members[group])}) is behind the others of its kind: it is in #{number}, which {few(ahead)} have completed in theirs. "
-        f"If all of them make the same calls, the hang began among {few(job.members[group])}, and the others wait for these."
-    ]
+    return candidates[0] if len(candidates) == 1 else None
 
 
 def _is_over(job: DumpedJob, rank: int, group: ProcessGroup, number: int) -> bool:
