@@ -40,7 +40,7 @@ from .watchdog import Log, failing
 
 STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
-FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: less is no date
+FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: a smaller time is an order alone
 HEAD = 1 << 16  # bytes by which a file's kind is known
 MOST_FILES = 30  # of which nothing is used, that are named
 
@@ -67,7 +67,7 @@ class Evidence:
     host_map: HostMap = field(default_factory=HostMap)
     clocks: dict[str, float] = field(default_factory=dict)  # by file, the time of the last line on how the job ended
     zones: str = ""  # a sentence on files whose clocks are hours apart
-    moments: list[RunMoment] = field(default_factory=list)  # by which runs are told apart
+    moments: list[RunMoment] = field(default_factory=list)  # that separate runs
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
     steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
     window: Window = EVER  # the run that is explained
@@ -400,7 +400,7 @@ def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evi
 
 
 def _moment(record: LogLine, rank: int | None) -> RunMoment | None:
-    """A line's moment, if runs are told apart by such lines."""
+    """A line's moment, if such lines separate runs."""
     if record.at is None:
         return None
     if "environment variable for each process to be" in record.text:  # torchrun, as it starts

@@ -1,4 +1,4 @@
-"""Several runs of a job in one folder, told apart: by what a rank can't do twice, and cut at the longest silence between.
+"""Several runs of a job in one folder, separated by what a rank can't do twice, and cut at the longest silence between.
 
 A rank ends once, and its calls on a group are numbered upward; a launcher starts before anything fails.
 """
@@ -18,7 +18,7 @@ MOST_RUNS = 4  # that are explained, the last ones
 
 
 class RunMoment(NamedTuple):
-    """A line about a run.  group and number: of a rank's failing call; kind: "call", "end", "start" or "line"."""
+    """A line about a run.  group, number: a rank's failing call; kind: "call", "end" or "start"."""
 
     at: float
     kind: str
@@ -66,7 +66,7 @@ def _end(moments: Sequence[RunMoment], is_zone: Callable[[float], int]) -> int:
         key = moment.rank, moment.group
         if moment.kind == "call" and key in calls and moment.number < moments[calls[key]].number:
             before = calls[key]
-        elif moment.rank in ends and moment.kind != "line":
+        elif moment.rank in ends:
             apart = moment.at - moments[ends[moment.rank]].at
             before = ends[moment.rank] if apart > SLACK_SECONDS and not is_zone(apart) else None
         elif moment.kind == "start" and failure is not None and moment.at - moments[failure].at > START_SECONDS:
@@ -106,7 +106,7 @@ def headline(in_order: Sequence[Window]) -> str:
 
 
 def repeats(steps: Sequence[int | None], hosts: Sequence[Sequence[str]]) -> list[str]:
-    """A sentence on runs that stopped after the same step.  hosts: of each run."""
+    """A sentence on runs that stopped after the same step.  hosts: each run's."""
     alike: dict[int, list[int]] = defaultdict(list)
     for k, step in enumerate(steps):
         if step is not None:
