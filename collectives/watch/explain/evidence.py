@@ -405,7 +405,7 @@ def _moment(record: LogLine, rank: int | None) -> RunMoment | None:
         return None
     if "environment variable for each process to be" in record.text:  # torchrun, as it starts
         return RunMoment(record.at, "start")
-    if call := failing(record.text):
+    if "by watchdog at work" in record.text and (call := failing(record.text)):
         group, number, in_group = call
         rank = record.rank if record.rank is not None else in_group if rank is None else rank
         return RunMoment(record.at, "call", rank, group, number)

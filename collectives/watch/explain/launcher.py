@@ -47,6 +47,10 @@ def expanded(names: str) -> list[str]:
     return hosts
 
 
+# A line with none of these words is of no launcher.
+_WORDS = ("--n", "WORLD_SIZE", "world", "srun", "sbatch", "SBATCH", "mpi", "odelist", "NodeList", "assigned", "Job ", "SLURM", "T0", "T1", "T2")
+
+
 @dataclass
 class LaunchLines:
     """The reports of launchers and schedulers, from any number of files."""
@@ -71,6 +75,8 @@ class LaunchLines:
 
     def read(self, line: LogLine) -> bool:
         text, is_read = line.text, False
+        if not any(word in text for word in _WORDS):
+            return False
         for name, pattern in _OPTION.items():
             if match := pattern.search(text):
                 self._parts[name], is_read = int(next(filter(None, match.groups()))), True
