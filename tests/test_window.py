@@ -179,9 +179,9 @@ def signaled_once():
 @pytest.mark.parametrize(
     ("program", "words"),
     [
-        (never_signaled, "rank 1 waits in wait #2 for signal 1 from 0; rank 0 returned after 2 calls. This can never"),
-        (both_wait, "rank 0 waits in wait #2 for signal 1 from 1; rank 1 waits in wait #2 for signal 1 from 0."),
-        (signaled_once, "rank 1 waits in wait #2 for signal 2 from 0; rank 0 returned after 2 calls."),
+        (never_signaled, "rank 1 is waiting in wait #2 for signal 1 from 0; rank 0 returned after 2 calls. This can never"),
+        (both_wait, "rank 0 is waiting in wait #2 for signal 1 from 1; rank 1 is waiting in wait #2 for signal 1 from 0."),
+        (signaled_once, "rank 1 is waiting in wait #2 for signal 2 from 0; rank 0 returned after 2 calls."),
     ],
 )
 def test_a_wait_that_nobody_signals_is_judged_at_once(program, words):

@@ -31,7 +31,7 @@ from .measured import Measurements
 from .nccl_log import NcclLog
 from .plain import Unusable
 from .ras import Ras
-from .runs import EVER, RunMoment, Window, place
+from .runs import EVER, RunMoment, RunSpan, place
 from .stacks import Stacks, rank_in
 from .text import LogLine, Text, line, listed, stamp, unpacked
 from .traces import Trace
@@ -70,8 +70,8 @@ class Evidence:
     moments: list[RunMoment] = field(default_factory=list)  # that separate runs
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
     steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
-    window: Window = EVER  # the run that is explained
-    runs: list[Window] = field(default_factory=list)  # all of them, if there are several
+    window: RunSpan = EVER  # the run that is explained
+    runs: list[RunSpan] = field(default_factory=list)  # all of them, if there are several
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
@@ -112,7 +112,7 @@ class Evidence:
         return bool(failures.ends or failures.follow or met or reports)
 
 
-def gather(paths: Iterable[str | Path], window: Window = EVER, before: "Evidence | None" = None) -> Evidence:
+def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidence | None" = None) -> Evidence:
     """All that these files and folders hold. Raises FileNotFoundError for a path that is not there.
 
     window: a run, of which alone the evidence is wanted.  before: all evidence, of all runs."""

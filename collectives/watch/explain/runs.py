@@ -27,7 +27,7 @@ class RunMoment(NamedTuple):
     number: int = -1
 
 
-class Window(NamedTuple):
+class RunSpan(NamedTuple):
     """The time of a run, in seconds since the epoch, and its first and last line."""
 
     since: float = -inf
@@ -39,10 +39,10 @@ class Window(NamedTuple):
         return self.since < at <= self.until
 
 
-EVER = Window()
+EVER = RunSpan()
 
 
-def windows(moments: Iterable[RunMoment], is_zone: Callable[[float], int]) -> list[Window]:
+def windows(moments: Iterable[RunMoment], is_zone: Callable[[float], int]) -> list[RunSpan]:
     """The windows of the runs, in order.  is_zone: whether a distance in seconds may be one of two clocks' zones."""
     ordered = sorted(moments, key=lambda moment: moment.at)
     runs: list[list[RunMoment]] = []
@@ -53,7 +53,7 @@ def windows(moments: Iterable[RunMoment], is_zone: Callable[[float], int]) -> li
         rest = rest[end:]
     cuts = [before[-1].at + min((after[0].at - before[-1].at) / 2, MARGIN_SECONDS) for before, after in pairwise(runs)]
     edges = [-inf, *cuts, inf]
-    return [Window(edges[k], edges[k + 1], run[0].at, run[-1].at) for k, run in enumerate(runs)]
+    return [RunSpan(edges[k], edges[k + 1], run[0].at, run[-1].at) for k, run in enumerate(runs)]
 
 
 def _end(moments: Sequence[RunMoment], is_zone: Callable[[float], int]) -> int:
@@ -82,7 +82,7 @@ def _end(moments: Sequence[RunMoment], is_zone: Callable[[float], int]) -> int:
     return len(moments)
 
 
-def place(path: str, spans: dict[str, tuple[float, float]], in_order: Sequence[Window]) -> Window:
+def place(path: str, spans: dict[str, tuple[float, float]], in_order: Sequence[RunSpan]) -> RunSpan:
     """The run of a file without times: the one of the files in its folder; else the last."""
     for folder in Path(path).parents:
         inside = [span for name, span in spans.items() if folder in Path(name).parents]
@@ -92,12 +92,12 @@ def place(path: str, spans: dict[str, tuple[float, float]], in_order: Sequence[W
     return in_order[-1]
 
 
-def is_within(span: tuple[float, float] | None, window: Window) -> bool:
+def is_within(span: tuple[float, float] | None, window: RunSpan) -> bool:
     """Whether all of a file is of a run."""
     return span is not None and window.holds(span[0]) and window.holds(span[1])
 
 
-def headline(in_order: Sequence[Window]) -> str:
+def headline(in_order: Sequence[RunSpan]) -> str:
     """A sentence on the runs, and on when each ended and began."""
     parts = [f"until{clock(in_order[0].last).removeprefix(' at')}"]
     parts += [f"from{clock(window.first).removeprefix(' at')} to{clock(window.last).removeprefix(' at')}" for window in in_order[1:]]
