@@ -16,8 +16,8 @@ from collectives.format import wrap
 from collectives.judge.verdict import Cause
 from collectives.watch.explain import dump, evidence, words
 from collectives.watch.explain.command import explain
-from collectives.watch.explain.messages import Judged
-from collectives.watch.explain.waits import DumpedJob
+from collectives.watch.explain.judged import Judged
+from collectives.watch.explain.dumped_job import DumpedJob
 from collectives.watch.writer import Writer
 from tests import ROOT
 from tests.bench import dumps as bench

@@ -16,8 +16,8 @@ from collectives.log.event import MAIN, Event, Line
 from collectives.log.messages import Began, Called, Completed, Issued, Waiting, WorkBegan
 from collectives.watch.explain import evidence, ops
 from collectives.watch.explain.command import explain
-from collectives.watch.explain.messages import Judged
-from collectives.watch.explain.waits import DumpedJob
+from collectives.watch.explain.judged import Judged
+from collectives.watch.explain.dumped_job import DumpedJob
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
 

@@ -35,7 +35,7 @@ from .runs import EVER, RunMoment, RunSpan, place
 from .stacks import Stacks, rank_in
 from .text import LogLine, Text, line, listed, stamp, unpacked
 from .traces import Trace
-from .waits import DumpedJob
+from .dumped_job import DumpedJob
 from .watchdog import Log, failing
 
 STDIN = "-"

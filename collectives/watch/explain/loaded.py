@@ -13,8 +13,8 @@ from ..totals import Total, Totals
 from . import traces, words
 from .dump import Launch, Signature
 from .evidence import gather
-from .messages import Judged
-from .waits import DumpedJob, LaneKey
+from .judged import Judged
+from .dumped_job import DumpedJob, LaneKey
 
 
 def load(*paths: str | Path) -> Record:

@@ -16,7 +16,7 @@ from . import words
 from .evidence import Evidence, hours_apart
 from .failures import End
 from .hosts import HostEvent
-from .messages import Judged
+from .judged import Judged
 from .text import clock, listed
 
 MOST_EVENTS = 6  # of hosts that are written out

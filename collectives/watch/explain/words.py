@@ -13,10 +13,10 @@ from ...judge.wording import causes as wording
 from ...judge.wording.phrases import few, runs
 from ...log import backends
 from ...log.event import Event
-from . import messages, ops
+from . import ops
 from .dump import Frame, Launch, ProcessGroup, Signature
-from .messages import Judged
-from .waits import DumpedJob
+from .judged import Judged, elements
+from .dumped_job import DumpedJob
 from .watchdog import ONLY_LOG
 
 FIRST_TIME = 1_000_000_000  # nanoseconds; less than that is an order alone
@@ -211,8 +211,8 @@ class Names(wording.Names):
             return sizes(what)
         if flaw == "dtype":
             return " and ".join(what.dtypes)
-        elements = messages.elements(what)
-        return sizes(what) if elements is None else f"{elements:,} element{'s' * (elements != 1)}"
+        number = elements(what)
+        return sizes(what) if number is None else f"{number:,} element{'s' * (number != 1)}"
 
     def is_known(self, e: Event) -> bool:
         """Whether the sizes that all ranks pass to a call are known, from dumps."""

@@ -17,7 +17,7 @@ from ...log.collectives import of
 from ...log.event import Event, Line
 from . import ops
 from .dump import Launch, ProcessGroup, Signature
-from .waits import DumpedJob, LaneKey
+from .dumped_job import DumpedJob, LaneKey
 
 
 class Judged:
