@@ -798,6 +798,7 @@ def test_a_price_says_how_far_it_can_be_trusted():
     cost = near(MIB)
     assert cost.band[0] < cost.seconds < cost.band[1] and not cost.beyond
     assert f"nine of ten systems: {duration(cost.band[0])} to {duration(cost.band[1])}" in repr(cost)
+    assert f"\n  start {duration(cost.start)} + latency {duration(cost.latency)} + transfer " in repr(cost)
     assert "extrapolated: no sweep of verbs has more than 256 GPUs" in repr(far(8))
     slowest = nccl("all_reduce", machine_of("A3 High", 16))(8)
     assert slowest.seconds > 10 * near(8).seconds and slowest.algorithm == "Ring" and slowest.protocol == "Simple"
