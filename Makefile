@@ -37,7 +37,7 @@ lab: env ## open the course in JupyterLab
 test: check ## test the packages, validate a fifth of the notebooks
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
-test-all: check ## the same and the long tests; of many alike, and of the notebooks, some by turns
+test-all: check ## the same and the long tests; of many alike, and of the notebooks, a part
 	$(PYTEST) -m "not nightly" $(ARGS) $(OR_ALONE)
 
 test-nightly: check ## every test there is, and every notebook

@@ -19,7 +19,7 @@ LONGEST = (
 )  # fmt: skip
 
 
-# Notebooks whose stored outputs `make test` compares. `make test-all` compares a third of the others by turns, and what
+# Notebooks whose stored outputs `make test` compares. `make test-all` compares a third of the others, and what
 # changed; the night all. tests/test_exercises.py judges answers to every exercise.
 QUICK = {
     "notebooks": (

@@ -1,10 +1,8 @@
-"""Which of many alike each run takes: those of the commit that is checked out, so that a run can be repeated."""
-
-from functools import cache
+"""Which of many alike each run takes: always the same ones, so that a run can be repeated."""
 
 import pytest
 
-from .areas import git
+TURN = 5  # of by_turns, at each push; another number takes others
 
 
 def when(always: bool, each_push: bool = False):
@@ -18,14 +16,8 @@ def by_turns(k: int, of: int = 3):
 
 
 def in_turn(k: int, of: int = 3) -> bool:
-    """Whether the k-th of many alike is tested at this commit: each is at one of `of` commits in a row."""
-    return (k + commits()) % of == 0
-
-
-@cache
-def commits() -> int:
-    """How many commits lead to the one that is checked out; 0 outside of a repository."""
-    return int(git("rev-list", "--count", "HEAD") or 0)
+    """Whether the k-th of many alike is tested at each push: one of `of`."""
+    return (k + TURN) % of == 0
 
 
 def slow(*values) -> list:

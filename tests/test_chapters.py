@@ -220,7 +220,7 @@ def test_links_are_found():
 
 
 def by_size():
-    """Every twelfth chapter by turns at 2, 3 or 5 ranks at each push, all at all sizes at night; as they are, 4 ranks."""
+    """Every twelfth chapter at 2, 3 or 5 ranks at each push, all at all sizes at night; as they are, 4 ranks."""
     for k, path in enumerate(CHAPTERS):
         for world_size in (2, 3, 5, 6, 7, 8):
             marks = when(False, in_turn(k, 12) and world_size == (3, 2, 5)[k % 3])

@@ -86,7 +86,7 @@ def notebook(source, exercise=MEAN):
 
 
 def marked(entries):
-    """Thirteen by `make test`, a sixth of the others by turns at each push; all at night, and when the grader changes."""
+    """Thirteen by `make test`, a sixth of the others at each push; all at night, and when the grader changes."""
     return [
         pytest.param(name, marks=when(name in QUICK, each_push=in_turn(k, 6)), id=name)
         for k, name in enumerate(entries)

@@ -134,7 +134,7 @@ def test_no_picture_is_heavy(site):
 
 
 def test_in_dark_pictures_ranks_keep_their_colours_and_paper_and_ink_change_places(site, request):
-    """Of a fourth of the notebooks by turns, and of all at night."""
+    """Of a fourth of the notebooks, and of all at night."""
     for k, path in enumerate(sorted(ROOT.glob("notebooks/*.ipynb"))):
         for png in pictures(path) if is_night(request.config) or in_turn(k, 4) else ():
             light, dark = shown(site, png, "light")[1], shown(site, png, "dark")[1]

@@ -390,6 +390,10 @@ TASKS = (
                 "this is averaged over the stages. They hold different layers.",
             ),
             Suspect(
+                lambda args: averaged(args, lambda place: place[:1]),
+                "this is averaged over the stages, too. They hold different layers.",
+            ),
+            Suspect(
                 lambda args: scaled(args, coordinates(args)[1]),
                 "this is the sum over the data ranks. How many are there?",
             ),

@@ -19,7 +19,7 @@ FOUND = """() => axe.run(document, { resultTypes: ['violations'] }).then(found =
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_axe_finds_nothing(chrome, site, scheme, request):
-    """By day, half of the pages in light and the other half in dark, by turns."""
+    """By day, half of the pages in light and the other half in dark."""
     folder = from_npm(AXE, ["axe.min.js"], ROOT / ".venv-site")
     if folder is None:
         pytest.skip("no npm to fetch axe-core with")

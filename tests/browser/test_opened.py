@@ -1,4 +1,4 @@
-"""Every chapter is opened and run to its end: the first and one more by turns at each push, all at night."""
+"""Every chapter is opened and run to its end: the first and one more at each push, all at night."""
 
 import nbformat
 import pytest

@@ -91,7 +91,7 @@ def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
 
 
 def test_search_finds_the_page_that_was_written_for_it_first(chrome, site, request):
-    """A third of the queries by turns, and all at night."""
+    """A third of the queries, and all at night."""
     page, found = chrome.new_page(), {}
     for k, query in enumerate(SOUGHT):
         if not is_night(request.config) and not in_turn(k):
@@ -105,7 +105,7 @@ def test_search_finds_the_page_that_was_written_for_it_first(chrome, site, reque
 
 
 def test_no_page_of_a_chapter_is_too_long_or_too_wide_for_a_phone(chrome, site, request):
-    """A third of the pages by turns, and all at night."""
+    """A third of the pages, and all at night."""
     wide, high = 390, WIDTHS[390]
     context = chrome.browser.new_context(viewport={"width": wide, "height": high}, has_touch=True)
     page = context.new_page()

@@ -4099,7 +4099,7 @@ def averaged_over_stages(gradient, tensor, pipeline):
     return mean_over(gradient, [range(first, n, n // pipeline) for first in range(n // pipeline)])
 
 
-@wrong(AVERAGE, "averaged over the stages. They hold different layers")
+@wrong(AVERAGE, "averaged over the stages, too. They hold different layers")
 def averaged_with_other_stages(gradient, tensor, pipeline):
     rank, n = here()
     return mean_over(gradient, [range(place, n, tensor) for place in range(tensor)])

@@ -270,7 +270,7 @@ def forgets_the_copy(x):
     return x.clone()
 
 
-@wrong("summed", "return None|returns nothing|functions return None")
+@wrong("summed", "the function returns None")
 def takes_what_it_returns(x):
     return dist.all_reduce(x.clone(memory_format=torch.contiguous_format))
 
