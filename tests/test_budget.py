@@ -8,13 +8,13 @@ import pytest
 from tests import ROOT
 from tests.entered import entered
 
-MOST_ENTERED = 3_170  # lines of functions; a run enters 3,119 to 3,164 of them, by its timing, in
+MOST_ENTERED = 3_225  # lines of functions; a run enters 3,172 to 3,223 of them, by its timing, in
 MOST_FILES = 50
 SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_091
+MOST_OF_SPINE = 2_094
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_884,
@@ -24,7 +24,7 @@ CEILINGS = {
     "collectives/draw": 1_763,
     "collectives/figures": 674,
     "collectives/judge": 3_518,
-    "collectives/launch": 3_668,
+    "collectives/launch": 3_665,
     "collectives/log": 1_641,
     "collectives/machines": 940,
     "collectives/outcome": 252,

@@ -6,13 +6,12 @@ notice, catch the error of their call, and continue in a group without it. The r
 
 import time
 from dataclasses import replace
-from typing import Any, Callable
+from typing import Any
 
 from ..judge.monitor import EXIT_STATUS_SECONDS, Monitor
 from ..judge.verdict import Died
 from ..judge.wording.failures import how_it_ended, stopped_by
 from ..log.backends import is_consequence
-from ..log.event import Line
 
 
 def check_may_lose(may_lose: Any, world_size: int) -> None:
@@ -21,11 +20,6 @@ def check_may_lose(may_lose: Any, world_size: int) -> None:
         raise TypeError(f"may_lose is a number of ranks, a whole number like 1, not {may_lose!r}.")
     if not 0 <= may_lose < world_size:
         raise ValueError(f"may_lose must be from 0 to {world_size - 1}, not {may_lose}: a run needs one that survives.")
-
-
-def judge(may_lose: int, world_size: int, check: bool, with_text: Callable[[Line | None], Line | None]) -> Monitor:
-    """The judge of a run that may lose this number of ranks."""
-    return Survivors(may_lose, world_size, check, with_text) if may_lose else Monitor(world_size, check, with_text)
 
 
 class Survivors(Monitor):

@@ -85,7 +85,8 @@ def run_on(ranks: Ranks, settings: Settings, fn: Callable[..., Any], args: tuple
     try:
         check_not_inside_a_rank()
         check_arguments(fn, settings.world_size, settings.timeout, MAX_RANKS, "each rank is a process")
-        check_may_lose(settings.may_lose, settings.world_size)
+        if settings.may_lose:
+            check_may_lose(settings.may_lose, settings.world_size)
         payload, context = pack_call(fn, args, kwargs), ProcessContext.here()
     except (TypeError, ValueError) as error:
         raise message_only(error)

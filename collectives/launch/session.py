@@ -8,6 +8,7 @@ from functools import partial
 from typing import Callable, Hashable, Mapping, NamedTuple
 
 from ..frontend import StatusLine, has_viewer
+from ..judge.monitor import Monitor
 from ..judge.verdict import Interruption, NoServer, NoStart, SlowStart, Unreadable, Verdict
 from ..judge.wording.waits import under_way
 from ..log.messages import Returned
@@ -15,7 +16,7 @@ from ..outcome.errors import error
 from ..outcome.run import Run
 from ..rank.callers import last_place, with_text
 from .conversation import Conversation, Interrupts, seldom_collected
-from .lost import judge
+from .lost import Survivors
 from .pool import discard, in_background, replace
 from .ranks import Ranks, Server, Workers
 from .returns import Returns
@@ -81,7 +82,8 @@ class Session:
         self._handed_out_at = self._looked_at = 0.0  # likewise
         self._computed: Mapping[Hashable, float] = {}  # seconds of processor time by process, at the last look
         self._computed_before: Mapping[Hashable, float] = {}  # the same as the job was handed out
-        self._monitor = judge(settings.may_lose, self._n, settings.check, functools.cache(with_text))
+        monitor = partial(Survivors, settings.may_lose) if settings.may_lose else Monitor
+        self._monitor = monitor(self._n, settings.check, functools.cache(with_text))
         self._ready: set[int] = set()
         self._handed_out = False
         self._returns = Returns(self._n)
