@@ -88,11 +88,10 @@ def answers(chapter):
 FILES = sorted(swap.TRAINER.glob("*.py"))
 TRAINERS = {name: text for path in FILES for name, text in definitions(path.read_text()).items()}
 ADAPTED = {  # what the trainer has in a more general form, for groups of a mesh and for microbatches
-    "12_sharded_data_parallel": {"flatten", "ShardedLayer"},
+    "12_sharded_data_parallel": {"ShardedLayer"},
     "15_experts": {"Experts"},
     "16_long_context": {"Ring"},
     "17_loading_a_model": {"cut_of", "save", "load", "pieces_of"},
-    "20_one_model_every_way": {"shard_linear", "cut_block", "Experts", "AllToAll", "to_experts"},
 }
 
 

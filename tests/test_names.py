@@ -49,9 +49,7 @@ SAME_STEM = {
     "causes": "judge/wording has the words for each",
     "failures": "explain reads them, judge/wording has words for them",
     "hosts": "ranks are started on them, or a log is from them",
-    "messages": "those of the log, and the ones made from dumps",
     "text": "what a run prints, and the lines of other tools",
-    "waits": "judge/wording has words for them, explain finds them in dumps",
 }
 
 
