@@ -87,7 +87,7 @@ class PretendedRun(Run):
         return f"{super().__repr__()}\n\n{NOTE.format(format(self.world_size, ','))}"
 
 
-class PretendedWork(dist.Work):
+class PretendedWork(torch_private.HasSource, dist.Work):
     """A call under way, which the world carries out."""
 
     def __init__(self, rank: ThreadRank, event: Event, outputs: Any) -> None:
@@ -137,10 +137,8 @@ class PretendedWork(dist.Work):
         future.set_result(as_list(outputs))
         return future
 
-    def _source_rank(self) -> int:
+    def source_rank(self) -> int:
         return self._event.group.index(self._event.src)
-
-    source_rank = _source_rank
 
 
 class RankTracer(Tracer):

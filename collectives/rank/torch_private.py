@@ -205,12 +205,10 @@ def name_among_members(ranks: Iterable[int]) -> tuple[str, int] | None:
 
 
 class HasSource:
-    """The method that torch calls on a Work after a recv from any source.  .inner: the backend's Work."""
+    """The method that torch calls on a Work after a recv from any source.  .source_rank(): the rank, within the group."""
 
     def _source_rank(self) -> int | None:
-        return source_rank(self.inner)
-
-    source_rank = _source_rank
+        return self.source_rank()
 
 
 WARMING = Feature("warming ranks up before their first call")

@@ -64,6 +64,9 @@ class TracedWork(HasSource, Work):
     def index(self) -> int:
         return self.parts[0].index
 
+    def source_rank(self) -> int | None:
+        return torch_private.source_rank(self.inner)
+
     @never_compiled
     def wait(self, timeout: timedelta | float = NO_LIMIT) -> bool:
         tracer = self._tracer
