@@ -189,6 +189,11 @@ def test_the_store_the_barrier_and_the_mismatch(tmp_path):
         tmp_path / "barrier", job__log=trace(0, "RuntimeError: Ranks 2, 3 failed to pass monitoredBarrier in 5000 ms")
     )
     assert told.startswith("Ranks 2 and 3 did not come to a monitored barrier"), told
+    retry = "[W] The client socket has failed to connect to [node0]:29400 (errno: 111 - Connection refused).\n"
+    complete = "I] [default] Rendezvous complete for workers. Result:\n"
+    error = trace(0, "ValueError: no such shard")
+    assert "nothing answered" in said(tmp_path / "never", a__log=retry + error, b__log=complete)
+    assert "nothing answered" not in said(tmp_path / "later", a__log=retry + complete + error)
     print_ = (
         "CollectiveFingerPrint(SequenceNumber=485, OpType={}, TensorShape=[{}], TensorDtypes={}, TensorDeviceTypes=...)"
     )
@@ -229,6 +234,37 @@ def test_the_peer_that_several_hosts_lost_is_named(tmp_path):
         told
     )
     assert "3 hosts (node0, node1, node2) lost contact with node48 (10.3.0.48)" in told, told
+
+
+def test_a_port_that_was_active_again_long_before_is_no_cause(tmp_path):
+    port = f"[{YEAR}-09-01 {{at}}] n3:100:200 [0] NCCL {{level}} NET/IB : mlx5_1:1 Got {{what}}\n"
+    job = "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)  # waits since 05:10:03
+    error = port.format(at="{at}", level="WARN", what="async error event: port error")
+    back = port.format(at="03:00:02", level="INFO", what="non-fatal async event: port active(9)")
+    told = said(tmp_path / "healed", job__log=job, nccl__log=error.format(at="03:00:00") + back)
+    first, last = told.split("these are hardly the cause:")
+    assert "port error" not in first and "Take that host out" not in told and "its port was active again at 03:00:02" in last, told
+    told = said(tmp_path / "near", job__log=job, nccl__log=error.format(at="05:10:00"))
+    assert "n3 itself reports at 05:10:00: NET/IB : mlx5_1:1 Got async error event: port error. Take that host out first." in told, told
+
+
+def test_an_interface_that_other_hosts_cannot_reach(tmp_path):
+    boot = "{h}:1:1 [0] NCCL INFO NCCL_SOCKET_IFNAME set by environment to ^lo\n{h}:1:1 [0] NCCL INFO Bootstrap: Using {at}<0>\n"
+    hosts = {"n1": "eth0:10.0.0.1", "n2": "docker0:172.17.0.1", "n3": "eth0:10.0.0.3", "n4": "docker0:172.17.0.1"}
+    texts = [boot.format(h=host, at=at) for host, at in hosts.items()]
+    lost = "n1:1:9 [0] misc/socket.cc:578 NCCL WARN socketPollConnect: connect to {}<4> returned No route to host, exceeded error retry count after 35 attempts\n"
+    told = " ".join(said(tmp_path / "two", nccl__log="".join(texts) + lost.format("172.17.0.1")).split())
+    assert told.startswith(
+        "n2 and n4 announce themselves as 172.17.0.1 (docker0, the same address on each); the other 2 hosts use eth0. So others can't "
+        "reach them: set NCCL_SOCKET_IFNAME=eth0 (now ^lo), or remove docker0 there. n1 reports the failure, and is its victim."
+    ), told
+    assert "announce" not in said(tmp_path / "usual", nccl__log="".join(texts) + lost.format("10.0.0.3"))
+
+
+def test_versions_are_compared_by_the_parts_that_both_have(tmp_path):
+    line_ = "n{}:1:1 [0] NCCL INFO NCCL version {}\n"
+    told = said(tmp_path, nccl__log=line_.format(1, "2.27.5+cuda12.9") + line_.format(2, "2.27.5"))
+    assert told.startswith("NCCL 2.27.5+cuda12.9: 2 processes") and "differ" not in told, told
 
 
 RAS = """NCCL version 2.27.3 compiled with CUDA 12.9
@@ -668,7 +704,7 @@ NAMES = {
     "fr_cn01_rank0.json": "cn01", "nccl_trace_rank_container-node02_3": "container-node02", "dmesg_f5735d9ffd4f.txt": "f5735d9ffd4f",
     "node17.rank3.log": "node17", "nccl.gpu-a.example.com.4123": "gpu-a.example.com", "alpha.rank3.4711.stack.txt": "alpha",
     "stack_alpha_rank3_1.txt": "alpha", "rank3.log": "", "comm_lib_trace_rank_0": "", "pass1_rank0.txt": "", "slurm-4711.out": "",
-    "counters_1.txt": "", "stacks_20261129_115048.txt": "",
+    "dmesg-cn07.txt": "cn07", "pyspy-a100-07-1613930.txt": "a100-07", "counters_1.txt": "", "stacks_20261129_115048.txt": "",
 }  # fmt: skip
 
 
@@ -845,6 +881,20 @@ def test_a_node_that_is_not_ready_and_the_ranks_of_its_pod(tmp_path):
     assert "one host, probably" not in told and told.index("jupyter") > told.index("llm-train-2 reported")
 
 
+def test_a_process_that_was_killed_before_the_job_is_not_its_own(tmp_path):
+    kernel = f"[Mon Sep  1 {{at}} {YEAR}] Memory cgroup out of memory: Killed process 88213 (python3) total-vm:9kB\n"
+    start = f"{YEAR}-09-01 05:00:00 Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    job = start + lines(0, 78, 79)
+    for at, is_cause in (("04:50:00", False), ("05:05:00", True)):
+        told = said(tmp_path / at[:2], **{"job__log": job, "dmesg-cn07__txt": kernel.format(at=at)})
+        assert ("these are hardly the cause:" not in told) == is_cause, told
+        assert "cn07 reported that the kernel killed process 88213" in told
+    events = "38m  Warning  OOMKilling  node/n1  Memory cgroup out of memory: Killed process 88213 (python3)\n{}m  Normal  Scheduled  pod/w-0  Successfully assigned x/w-0 to n1\n"
+    for age, is_cause in ((14, False), (50, True)):
+        told = said(tmp_path / f"{age}", job__log=job, events__txt=events.format(age))
+        assert ("these are hardly the cause:" not in told) == is_cause, told
+
+
 def test_an_event_that_comes_again_hours_later_is_about_tonight(tmp_path):
     job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
     job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
@@ -1005,6 +1055,29 @@ def test_a_launcher_that_starts_after_a_failure_begins_a_run(tmp_path):
     told = said(tmp_path, a__log=lines(0, 78, 79), b__log=start + failed)
     head, one, two = told.split("--- Run ")
     assert "Rank 0 timed out" in one and "ValueError" not in one and two.startswith("2 ---\n\nRank 3 raised ValueError"), told
+
+
+def test_stamps_without_a_year_are_of_the_year_of_the_others(tmp_path):
+    """Of a log of years ago, the launcher's lines have no year, and the summary has one: it is one run."""
+    start = "W0901 05:00:00.408000 7 torch/distributed/run.py:851] Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    year = YEAR - 3
+    summary = SUMMARY.format(rank=0, code=1, trace="x").replace("2025-03-04_10:02", f"{year}-09-01_05:20")
+    told = said(tmp_path / "one", job__log=f"{start}{lines(0, 78, 79)}\n{summary}")
+    assert f"{year}-09-01" in summary and "runs" not in told.split("\n")[0], told
+    kernel = f"[Mon Sep  1 05:09:51 {year}] NVRM: Xid (PCI:0000:3b:00): 79, pid=1, GPU has fallen off the bus.\n"
+    told = said(tmp_path / "two", job__log=lines(0, 78, 79), dmesg_n1__txt=kernel)  # a file's own are without any
+    assert "12 s before the first wait" in told, told
+
+
+def test_an_error_file_is_of_the_run_whose_log_has_its_text(tmp_path):
+    """Its time is UTC, and the log's is not, so that it seems to be from before the launcher's start."""
+    start = f"{YEAR}-09-01 05:40:00 Setting OMP_NUM_THREADS environment variable for each process to be 1 in default\n"
+    failed = trace(3, "ValueError: no such shard", at=f"{YEAR}-09-01 05:41:00 ")
+    at = datetime.fromisoformat(f"{YEAR}-09-01T03:41:00+00:00").timestamp()
+    stack = trace(3, "ValueError: no such shard").replace("[rank3]: ", "")
+    error = json.dumps({"message": {"message": "x", "extraInfo": {"py_callstack": stack, "timestamp": f"{at:.0f}"}}})
+    told = said(tmp_path, job__log=start + failed, error__json=error)
+    assert told.startswith("Rank 3 raised ValueError: no such shard at 05:41:00") and told.count("ValueError") == 1, told
 
 
 OOM = """Nov 18 02:51:29 n6 kernel: active_anon:133842118 shmem:365431870 pagetables:1310551

@@ -12,9 +12,10 @@ import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from statistics import median
 from typing import Any, Callable, Iterable, Iterator
 
 from ...format import duration
@@ -33,7 +34,7 @@ from .plain import Unusable
 from .ras import Ras
 from .runs import EVER, RunMoment, RunSpan, place
 from .stacks import Stacks, rank_in
-from .text import LogLine, Text, line, listed, stamp, unpacked
+from .text import LogLine, Text, dated, line, listed, stamp, unpacked
 from .traces import Trace
 from .dumped_job import DumpedJob
 from .watchdog import Log, failing
@@ -70,6 +71,7 @@ class Evidence:
     moments: list[RunMoment] = field(default_factory=list)  # that separate runs
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
     steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
+    near: float | None = None  # a time of the job, that gives a year to stamps without it
     window: RunSpan = EVER  # the run that is explained
     runs: list[RunSpan] = field(default_factory=list)  # all of them, if there are several
     moved: list[str] = field(default_factory=list)  # sentences on a job that was asked twice
@@ -119,7 +121,9 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
     shared, files = {}, set(_files(paths))
     evidence = Evidence(host_map=HostMap([str(file) for file in sorted(files)]), window=window)
     if before:
-        evidence.runs, evidence.spans = before.runs, before.spans
+        evidence.runs, evidence.spans, evidence.near = before.runs, before.spans, before.near
+    else:
+        evidence.near = _year(files)
     evidence.records = sorted({file.parent for file in files if _is_record(file.parent)})
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in evidence.records), key=_in_order):
@@ -145,6 +149,7 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
         evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
         if not evidence.launches.stated:  # a line without a time, in a different file
             evidence.launches.stated, evidence.launches.local = before.launches.stated, before.launches.local
+    evidence.failures.settle(window)
     ends = {*evidence.failures.summaries, *((end.at, end.rank) for end in evidence.failures.ends)}
     evidence.moments += [RunMoment(at, "end", rank) for at, rank in ends if at is not None]
     evidence.moments += filter(None, map(_last_call, evidence.dumps))
@@ -219,6 +224,20 @@ def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
             yield path
         elif str(path) != STDIN and not _is_address(str(original)):
             raise FileNotFoundError(f"there is no {path}.")
+
+
+def _year(files: Iterable[Path]) -> float | None:
+    """A time in the middle of those that files give with a year, from their beginnings and ends."""
+    times = []
+    for path in files:
+        with suppress(OSError), path.open("rb") as file:
+            head = file.read(HEAD)
+            if head[:1] in (b"\x80", b"\x1f") or b"\0" in head[:4096]:
+                continue
+            times += dated(head)
+            file.seek(max(HEAD, file.seek(0, io.SEEK_END) - HEAD))
+            times += dated(file.read(HEAD))
+    return median(times) if times else None
 
 
 def _is_record(folder: Path) -> bool:
@@ -355,7 +374,8 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)
-    text = Text(file, readers)
+    times = dated(file.head) if isinstance(file, _Source) else []
+    text = Text(file, readers, median(times) if times else evidence.near)
     is_known = _feed(text, path, readers, evidence)
     if text.step is not None:
         evidence.steps[path] = text.step

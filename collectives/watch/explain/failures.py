@@ -17,6 +17,7 @@ from ...log.backends import LOST_WORDS
 from . import ops
 from .dump import Frame, own_frames
 from .host_map import HostMap
+from .runs import RunSpan
 from .text import LogLine, clock
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
@@ -71,6 +72,7 @@ class End:
     pid: int | None = None
     caller: Frame | None = None  # of the place
     in_backward: bool = False
+    is_of_file: bool = False  # from an error file, that torchrun has a process write
 
     def words(self, ranks: Sequence[int] = (), node: str = "") -> str:
         """A sentence.  ranks: all that ended alike.  node: that the host, a pod, is on."""
@@ -110,7 +112,7 @@ class Failures:
     marks = (
         b"Traceback", b"Fatal Python", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
         b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
-        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete",
+        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete", b"Rendezvous complete",
     )  # fmt: skip
     inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)
@@ -126,13 +128,14 @@ class Failures:
     _open: dict[str, _Open] = field(default_factory=dict)
     _item: dict[str, str] | None = None
     _is_root: bool = False
+    _tries: Counter = field(default_factory=Counter)  # addresses that this file's ranks haven't reached yet
     _file: str = ""
     _is_kernel_log: bool = False
     _rank: int | None = None
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
-        self._open, self._item, self._file, self._rank = {}, None, path, rank
+        self._open, self._item, self._file, self._rank, self._tries = {}, None, path, rank, Counter()
         self._is_kernel_log = HostMap.is_kernel_log(path)
 
     def read(self, line: LogLine) -> bool:
@@ -147,6 +150,10 @@ class Failures:
             self.joined, self.world = (int(found[2]), int(found[3]), int(found[1])), int(found[3])
         if found := _UNREACHED.search(text):
             self.unreached[f"{found[1]}:{found[2]}"] += 1
+            self._tries[f"{found[1]}:{found[2]}"] += 1
+        if "Rendezvous complete" in text:  # these were tries before it
+            self.unreached -= self._tries
+            self._tries.clear()
         if found := _BARRIER.search(text):
             self.barrier |= {int(rank) for rank in re.findall(r"\d+", found[1])}
         if text.startswith("Fatal Python error: "):
@@ -270,10 +277,18 @@ class Failures:
             stamp = str(extra.get("timestamp", ""))
             at = float(stamp) if stamp.isdigit() else None
             stream = f"local rank {local[1]}" if local else path
+            before = len(self.ends)
             for text in str(extra.get("py_callstack") or message["message"]).splitlines():
                 self._traceback(LogLine(text, at, None, "", stream))
+            for end in self.ends[before:]:
+                end.is_of_file = True
             return True
         return False
+
+    def settle(self, window: RunSpan) -> None:
+        """Drop the error files of other runs, and of ranks whose log has the same error: their clocks may differ."""
+        logs = {end.what for end in self.ends if end.rank is not None and not end.is_of_file}
+        self.ends = [end for end in self.ends if not end.is_of_file or end.what not in logs and (end.at is None or window.holds(end.at))]
 
     # --- conclusions ----------------------------------------------------------------------
 

@@ -19,6 +19,11 @@ _KINDS = _OF_A_HOST | {
     "stack", "stacks", "pyspy", "py-spy", "faulthandler", "stdout", "stderr", "log", "logs", "ras", "counters", "perfquery",
     "ibqueryerrors", "ethtool", "nvidia-smi", "smi", "free", "status", "gpu", "network", "rdma", "errors", "error", "attempt", "shell",
 }  # fmt: skip
+# dmesg-gn0314, pyspy-h100-018-1613930: a kind, a host whose name has a letter and a number, a process
+_AFTER_KIND = re.compile(
+    rf"(?P<kind>{'|'.join(sorted(_OF_A_HOST))}|py-?spy|dcgmi|nvidia-smi|ethtool|faulthandler)-(?!(?:before|after|run|pass|attempt|job|pid|rank)[\-\d]*$)"
+    r"(?P<host>[a-zA-Z][\w\-.]*?\d[\w\-.]*?)(?:-\d{4,})?"
+)
 _NO_HOST = re.compile(r"(?:step|epoch|iter|pass|pid|run|job|try|train|test|eval|slurm|part|shard|round|time|v)?[\-\d]*")
 _READING = re.compile(r"(.*\d.*)-\d")  # of a host whose name has a number itself
 _ADDRESS = re.compile(r"[\d.]+|[0-9a-f:]*:[0-9a-f:]*")
@@ -39,7 +44,10 @@ def _shape(name: str) -> tuple[str, str, bool]:
     """The part of a file's name that may be a host, the kinds of evidence next to it, and whether it is certainly a host."""
     if gathered := _COLLECTED.fullmatch(name):
         return gathered[1], "collect", True
-    parts = re.split(r"([._])", _RANK.sub("rank", _ENDINGS.sub("", name)))
+    plain = _RANK.sub("rank", _ENDINGS.sub("", name))
+    if after_kind := _AFTER_KIND.fullmatch(plain):
+        return after_kind["host"], after_kind["kind"], True
+    parts = re.split(r"([._])", plain)
     words, left = parts[::2], []
     for k, word in enumerate(words):
         if word and word not in _KINDS and not _NO_HOST.fullmatch(word):

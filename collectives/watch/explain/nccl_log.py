@@ -32,6 +32,10 @@ _PEER = re.compile(
     r"(?:[Cc]ompletion from peer|remote peer|from peer|to peer|connection closed by remote peer|[Cc]onnect to) ([\w.\-:]+(?:<\d+>)?)"
 )
 _PORT = re.compile(r"(?i)port (?:error|down|inactive)|async (?:fatal )?event|device (?:fatal|removed)|IBV_EVENT")
+_PORT_OK = re.compile(r"(?i)port active")
+_DEVICE = re.compile(r"([\w.]+:\d+) Got ")
+_BOOTSTRAP = re.compile(r"Bootstrap ?: Using (?P<interface>[\w.\-@]+):(?P<address>[\w.\-:%]+?)<\d+>")
+_IFNAME = re.compile(r"NCCL_SOCKET_IFNAME set (?:by environment )?to (\S+)")
 _OOB = re.compile(r"OOB \S+?:([\w.:\-]+)<\d+>")
 _NIC = re.compile(r" hca (\S+)")
 FEW_CHANNELS = 2
@@ -46,6 +50,22 @@ class Accused:
     first: float | None = None
     statuses: Counter[str] = field(default_factory=Counter)
     nics: set[str] = field(default_factory=set)  # of those that report it
+
+
+@dataclass
+class PortError:
+    """An error that a host reports of a port of its own.  over: when that port was active again."""
+
+    host: str
+    said: str
+    at: float | None
+    device: str = ""
+    over: float | None = None
+    is_over: bool = False
+
+    def words(self) -> str:
+        over = f", and its port was active again{clock(self.over)}" if self.is_over else ""
+        return f"{self.host} itself reports{clock(self.at)}: {self.said}{over}"
 
 
 @dataclass
@@ -72,7 +92,11 @@ class NcclLog:
     numbers: set[tuple[int, int]] = field(default_factory=set)  # (process, rank)
     address_of: dict[str, str] = field(default_factory=dict)  # by address, the host whose interface has it
     accused: dict[str, Accused] = field(default_factory=dict)  # by a peer's address
-    ports: dict[str, list[tuple[str, float | None]]] = field(default_factory=dict)  # by host, errors of its own ports
+    ports: list[PortError] = field(default_factory=list)
+    bootstraps: dict[str, set[tuple[str, str]]] = field(default_factory=lambda: defaultdict(set))  # by host, (interface, address)
+    interfaces: set[str] = field(default_factory=set)  # values of NCCL_SOCKET_IFNAME
+
+    unrelated: list[PortError] = field(default_factory=list)  # of ports, that are hardly the cause
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
@@ -93,6 +117,12 @@ class NcclLog:
         return bool(head or version and "compiled with" not in line.text)
 
     def _take(self, host: str, pid: int, level: str, said: str, at: float | None) -> None:
+        device = next(iter(_DEVICE.findall(said)), "")
+        if _PORT_OK.search(said):
+            for error in self.ports:
+                if (error.host, error.device) == (host, device):
+                    error.over, error.is_over = at, True
+            return
         if level == "WARN":
             plain = re.sub(r"0x[0-9a-f]+|<\d+>", "...", said)
             if peer := _PEER.search(said):
@@ -107,9 +137,14 @@ class NcclLog:
                 accused.statuses[plain] += 1
                 return
             if _PORT.search(said):
-                self.ports.setdefault(host, []).append((said, at))
+                self.ports.append(PortError(host, said, at, device))
+                return
             self.warnings[plain] += 1
             self.warned[plain].add(host)
+        elif bootstrap := _BOOTSTRAP.search(said):
+            self.bootstraps[host].add((bootstrap["interface"], bootstrap["address"]))
+        elif setting := _IFNAME.search(said):
+            self.interfaces.add(setting[1].rstrip("."))
         elif way := _WAY.search(said):
             name = re.sub(r"(NET/\w+)/\d+", r"\1", way[1])
             name = re.sub(r"(P2P|SHM)/.*", lambda m: m[0].split("/read")[0], name)
@@ -120,7 +155,7 @@ class NcclLog:
             self.networks[host].add(said.removeprefix("Using network ").strip())
         elif using := _USING.search(said):
             if own := _OOB.search(said):
-                self.address_of[own[1]] = host
+                self.address_of[own[1]] = host if self.address_of.get(own[1], host) == host else ""  # several have it
             self.devices[host] |= {
                 f"{using[1]} {name}" for name in re.findall(r"\[\d+\]([\w.]+(?::\d+/\w+)?)", using[2])
             }
@@ -141,10 +176,15 @@ class NcclLog:
     def hosts(self) -> list[str]:
         return sorted({host for host, _ in self.processes})
 
+    @property
+    def known_versions(self) -> list[str]:
+        """The versions, without those that are the first part of a fuller one: 2.27.5 beside 2.27.5+cuda12.9."""
+        return sorted(v for v in self.versions if not any(full.startswith(f"{v}+") for full in self.versions))
+
     def words(self) -> list[str]:
         """A summary of the log, and then its faults, a sentence each."""
         hosts, processes = len(self.hosts), len(self.processes)
-        head = f"NCCL {' and '.join(sorted(self.versions)) or 'of a version that is not in the log'}: {processes} process{'es' * (processes != 1)} on {hosts} host{'s' * (hosts != 1)}"
+        head = f"NCCL {' and '.join(self.known_versions) or 'of a version that is not in the log'}: {processes} process{'es' * (processes != 1)} on {hosts} host{'s' * (hosts != 1)}"
         if self.ranks:
             head += f", the largest communicator of {self.ranks:,} ranks"
         lines = [f"{head}."]
@@ -157,8 +197,8 @@ class NcclLog:
     def faults(self) -> Iterator[str]:
         """The faults it shows, or may show."""
         yield from self._lost_peers()
-        if len(self.versions) > 1:
-            yield f"The versions differ: {', '.join(sorted(self.versions))}. They must be the same on all nodes."
+        if len(self.known_versions) > 1:
+            yield f"The versions differ: {', '.join(self.known_versions)}. They must be the same on all nodes."
         if len({tuple(sorted(names)) for names in self.networks.values()}) > 1:
             yield f"Hosts use different networks: {_by_value(self.networks)}."
         if len({len(names) for names in self.devices.values()}) > 1:
@@ -209,9 +249,37 @@ class NcclLog:
             lines.append(
                 f"{who} lost contact with {name}{clock(accused.first)}, in {accused.times:,} line{'s' * (accused.times != 1)}: {what}{_meaning(what)}{fold}.{cards_too}"
             )
-        for host, errors in self.ports.items():
-            said, at = errors[0]
-            lines.insert(0, f"{host} itself reports{clock(at)}: {said}. Take that host out first.")
+        firsts = {error.host: error for error in reversed(self.ports) if error not in self.unrelated}
+        return [*(f"{error.words()}.{' Take that host out first.' * (not error.is_over)}" for error in firsts.values()), *lines]
+
+    def bootstrap(self) -> list[str]:
+        """Sentences on hosts whose interface for the bootstrap has an address that others can't reach."""
+        if len(self.bootstraps) < 2:
+            return []
+        hosts_at: dict[tuple[str, str], list[str]] = defaultdict(list)
+        for host, pairs in sorted(self.bootstraps.items()):
+            for pair in pairs:
+                hosts_at[pair].append(host)
+        lines = []
+        for (interface, address), hosts in hosts_at.items():
+            interfaces = Counter(pair[0] for host, pairs in self.bootstraps.items() if host not in hosts for pair in pairs)
+            if address not in self.accused:
+                continue
+            victims = [host for host in self.accused[address].by if any(pair[0] == interface for pair in self.bootstraps.get(host, ()))]
+            if len(hosts) < 2 and (victims or not interfaces):  # it isn't the interface, then
+                continue
+            (usual, n), *_ = [item for item in interfaces.most_common() if item[0] != interface] or [("", 0)]
+            note = ", the same address on each" * (len(hosts) > 1)
+            contrast = f"; {'the other host uses' if n == 1 else f'the other {n:,} hosts use'} {usual}" if usual else ""
+            now = f" (now {listed(sorted(self.interfaces))})" * bool(self.interfaces)
+            set_to = f"NCCL_SOCKET_IFNAME={usual}{now}" if usual else f"NCCL_SOCKET_IFNAME{now} to the interface between the hosts"
+            by = sorted(self.accused[address].by)
+            lines += [
+                f"{' and '.join([', '.join(hosts[:-1]), hosts[-1]] if len(hosts) > 1 else hosts)} announce{'s' * (len(hosts) == 1)} "
+                f"{'themselves' if len(hosts) > 1 else 'itself'} as {address} ({interface}{note}){contrast}. So others can't reach "
+                f"{'them' if len(hosts) > 1 else 'it'}: set {set_to}, or remove {interface} there.",
+                f"{listed(by)} report{'s' * (len(by) == 1)} the failure, and {'are its victims' if len(by) > 1 else 'is its victim'}.",
+            ]
         return lines
 
 

@@ -9,11 +9,12 @@ from math import inf
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
-from .text import clock, listed
+from .text import clock, listed, stamp
 
 SLACK_SECONDS = 120.0  # after a rank's end, in which its last lines may still come
 START_SECONDS = 20.0  # after a failure, beyond which a launcher's start is a new run
 MARGIN_SECONDS = 300.0  # after a run's last line, in which kernels' lines are still of it
+DAY = 86400.0
 MOST_RUNS = 4  # that are explained, the last ones
 
 
@@ -99,10 +100,16 @@ def is_within(span: tuple[float, float] | None, window: RunSpan) -> bool:
 
 def headline(in_order: Sequence[RunSpan]) -> str:
     """A sentence on the runs, and on when each ended and began."""
-    parts = [f"until{clock(in_order[0].last).removeprefix(' at')}"]
-    parts += [f"from{clock(window.first).removeprefix(' at')} to{clock(window.last).removeprefix(' at')}" for window in in_order[1:]]
+    days = {at // DAY for window in in_order for at in (window.first, window.last) if at}
+    at = [[_moment_in(edge, len(days) > 1) for edge in (window.first, window.last)] for window in in_order]
+    parts = [f"until {at[0][1]}", *(f"from {first} to {last}" for first, last in at[1:])]
     note = f" The last {MOST_RUNS} are explained." if len(in_order) > MOST_RUNS else ""
     return f"These files are of {len(in_order)} runs, by their failures: {listed(parts, 6, '; ')}.{note}"
+
+
+def _moment_in(at: float | None, with_day: bool) -> str:
+    """'14:13:41', or '2025-11-18 14:13:41'"""
+    return stamp(at)[:10] * with_day + clock(at).removeprefix(" at")[not with_day :]
 
 
 def repeats(steps: Sequence[int | None], hosts: Sequence[Sequence[str]]) -> list[str]:

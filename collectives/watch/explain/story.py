@@ -17,11 +17,14 @@ from .evidence import Evidence, hours_apart
 from .failures import End
 from .hosts import HostEvent
 from .judged import Judged
+from .nccl_log import PortError
+from .runs import START_SECONDS
 from .text import clock, listed
 
 MOST_EVENTS = 6  # of hosts that are written out
 MOST_ENDS = 4  # that are written out
 NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
+HEALED_SECONDS = 600.0  # the same of a port that was active again
 YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
 TROUBLES = ("gone", "fault", "kill", "storage", "blocked", "service")  # kinds of events that can hold up a rank
 LOST_SECONDS = 300.0  # after an event of a host, in which its peers notice that it is gone
@@ -35,7 +38,7 @@ def verdict(evidence: Evidence) -> list[str]:
     judged = Judged(job) if job else None
     first = _Firsts(evidence, judged)
     losses = first.losses()
-    lines = [*losses, *first.ends(), *first.processes()]
+    lines = [*evidence.nccl.bootstrap(), *losses, *first.ends(), *first.processes()]
     if judged and job:
         failures = evidence.watchdog.failures()
         text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank, bool(losses))
@@ -64,7 +67,8 @@ def verdict(evidence: Evidence) -> list[str]:
         paragraphs = ["\n".join([*lines, *further])]
     if missing := [*first.missing()]:
         paragraphs.append("\n".join(missing))
-    if unrelated := first.unrelated():
+    evidence.nccl.unrelated = [error for error in evidence.nccl.ports if first.is_past(error)]
+    if unrelated := [*first.unrelated(), *(f"{error.words()}{first.before(error.at)}." for error in evidence.nccl.unrelated)]:
         heading = ["By their times or kinds, these are hardly the cause:"] * bool(paragraphs)
         paragraphs.append("\n".join([*heading, *unrelated]))
     return paragraphs
@@ -241,12 +245,39 @@ class _Firsts:
             return None
         return min((event.at - first + days * 86400.0 for days in YEARS), key=abs)
 
+    @cached_property
+    def _start(self) -> float | None:
+        """When the launchers of the job started, the first of them; None if that is unknown, or after the first error."""
+        starts = [moment.at for moment in self._evidence.moments if moment.kind == "start"]
+        error = self._first_error or self._first_wait
+        return min(starts) if starts and error and min(starts) <= error and not self._evidence.zones else None
+
+    def _is_earlier(self, event: HostEvent) -> bool:
+        """Whether a process was killed before the job began, so that it was one of something else."""
+        if event.kind not in ("kill", "program"):
+            return False
+        ages = [age for _, age in self._evidence.launches.pods.values()]
+        if event.at is None:  # a pod of the job may have been killed, and started again
+            return event.host not in self._evidence.launches.pods and 0.0 < max(ages, default=0.0) < event.age_seconds
+        return self._start is not None and event.at < self._start - START_SECONDS and not event.rank
+
+    def is_past(self, error: PortError) -> bool:
+        """Whether a port's error was long before or after the first wait or error; less long, if it was active again."""
+        first = min(filter(None, (self._first_wait, self._first_error)), default=None)
+        if first is None or error.at is None or self._evidence.zones:
+            return False
+        return abs(error.at - first) > (HEALED_SECONDS if error.is_over else NEAR_SECONDS)
+
     def _is_far(self, event: HostEvent) -> bool:
-        """Whether an event is hours away from the first wait, whatever the zones of their clocks."""
-        if event.age_seconds > NEAR_SECONDS:
+        """Whether an event is hours away from the first wait, whatever the zones of their clocks, or before the job."""
+        if event.age_seconds > NEAR_SECONDS or self._is_earlier(event):
             return True
         after = self._after(self._first_wait or self._first_error, event) or 0.0
         return abs(after) > NEAR_SECONDS and not (hours_apart(after) and event.over is None)
+
+    def before(self, at: float | None) -> str:
+        """', 2.3 hours before the first wait', of a time in a log of the job"""
+        return self._before(HostEvent("", at, ""))
 
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
@@ -315,6 +346,7 @@ class _Firsts:
             and not evidence.failures.parts
             and not evidence.dumps
             and not evidence.failures.joined
+            and not evidence.nccl.bootstrap()
             and not any(not self._is_far(event) for event in evidence.hosts.ordered(["gone", "kill"]))
         ):
             yield (

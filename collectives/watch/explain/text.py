@@ -69,6 +69,7 @@ class Text:
 
     file: BinaryIO
     readers: Sequence[LineReader]
+    near: float | None = None  # a time of the job, that gives its stamps their year
     width: int = 0
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
     writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
@@ -89,7 +90,7 @@ class Text:
                 if (rank := int(name[5:].rstrip(b"]:"))) not in self.writers:
                     at = block.find(name)
                     raw = block[block.rfind(b"\n", 0, at) + 1 :][:LONGEST].partition(b"\n")[0]
-                    self.writers[rank] = line(raw.decode(errors="replace"))
+                    self.writers[rank] = line(raw.decode(errors="replace"), self.near)
             for reader in self.readers:
                 if reader not in opened and any(mark in block for mark in reader.marks):
                     opened.append(reader)
@@ -100,7 +101,7 @@ class Text:
             for raw in block.splitlines() if marks else ():
                 for mark in marks:
                     if mark in raw:
-                        yield line(raw[:LONGEST].decode(errors="replace"))
+                        yield line(raw[:LONGEST].decode(errors="replace"), self.near)
                         break
 
     def _find_width(self, sample: bytes) -> None:
@@ -183,8 +184,8 @@ _TIME = ("time", "timestamp", "@timestamp", "ts", "asctime")
 _HOST = ("host", "hostname", "node", "node_name", "_HOSTNAME")
 
 
-def line(text: str) -> LogLine:
-    """A line of a log: its text, and what its prefixes report."""
+def line(text: str, near: float | None = None) -> LogLine:
+    """A line of a log: its text, and what its prefixes report.  near: a time of the job, that gives a stamp its year."""
     text = _COLOR.sub("", text).rstrip()
     at, rank, host, stream = None, None, "", ""
     if text.startswith("{"):
@@ -194,7 +195,7 @@ def line(text: str) -> LogLine:
         seen = False
         for pattern in _STAMPS:
             if found := pattern.match(text):
-                at, text, seen = _seconds(**found.groupdict()) or at, text[found.end() :], True
+                at, text, seen = _seconds(**found.groupdict(), near=at or near) or at, text[found.end() :], True
                 host = found.groupdict().get("host") or host
         for pattern in _PREFIXES:
             if found := pattern.match(text):
@@ -204,7 +205,7 @@ def line(text: str) -> LogLine:
         if found := _RANK.match(text):
             rank, text, seen = int(found[1]), text[found.end() :], True
     if found := _GLOG.match(text):  # more precise than the time at which a shipper took it
-        at = _seconds(**found.groupdict(), near=at) or at
+        at = _seconds(**found.groupdict(), near=at or near) or at
     return LogLine(text, at, rank, host, stream)
 
 
@@ -259,15 +260,34 @@ def _seconds(
     time: str, date: str | None = None, part: str | None = None, zone: str | None = None, month: str | None = None,
     day: str | None = None, year: str | None = None, host: str | None = None, near: float | None = None,
 ) -> float | None:  # fmt: skip
-    """Seconds since the epoch, as if all clocks had one time zone; without a year, in the year of `near`, or this one."""
+    """Seconds since the epoch, as if all clocks had one time zone; without a year, in the one next to `near`, or this year."""
     if date:
         y, mo, d = map(int, date.split("-"))
     else:
         mo = _MONTHS.index(month) + 1 if month in _MONTHS else int(month) if month and month.isdigit() else 0
         y = int(year) if year else (datetime.fromtimestamp(near, timezone.utc) if near else datetime.now()).year
         d = int(day or 0)
-    at = _day(y, mo, d, *map(int, (time + ":00")[:8].split(":")))
+    day_and_time = (mo, d, *map(int, (time + ":00")[:8].split(":")))
+    at = _day(y, *day_and_time)
+    if near and not (date or year):
+        at = min(filter(None, (_day(y + k, *day_and_time) for k in (-1, 0, 1))), key=lambda at: abs(at - near), default=None)
     return None if at is None else at + float(f"0.{part[1:]}" if part else 0)
+
+
+_DATED = re.compile(
+    rb"(?P<date>20\d\d-\d\d-\d\d)[T _](?P<time>\d\d:\d\d:\d\d)|\w{3} (?P<month>\w{3}) +(?P<day>\d+) (?P<clock>\d\d:\d\d:\d\d) (?P<year>20\d\d)\]"
+)
+
+
+def dated(sample: bytes) -> list[float]:
+    """The times in a part of a log whose stamps have a year."""
+    times = []
+    for match in _DATED.finditer(sample):
+        about = {name: value and value.decode() for name, value in match.groupdict().items()}
+        about["time"] = about["time"] or about.pop("clock")
+        about.pop("clock", None)
+        times.append(_seconds(**about))
+    return [at for at in times if at]
 
 
 def clock(at: float | None) -> str:
