@@ -1080,6 +1080,19 @@ def test_an_error_file_is_of_the_run_whose_log_has_its_text(tmp_path):
     assert told.startswith("Rank 3 raised ValueError: no such shard at 05:41:00") and told.count("ValueError") == 1, told
 
 
+def test_an_exception_that_a_logger_wrote_is_no_end_and_is_told(tmp_path):
+    """Two ranks in one stream, whose tracebacks are mixed; the exception's name has no Error in it."""
+    frames = ["Traceback (most recent call last):", '  File "/job/data.py", line 58, in load', "    read(path)"]
+    ends = ["lib.Invalid: no footer", "lib.Invalid: no footer"]
+    texts = ["WARNING job [rank 1] evaluation failed", *frames[:2], "WARNING job [rank 2] evaluation failed", *frames, *ends]
+    log = "".join(f"{YEAR}-09-01 05:10:01,500 {text}\n" for text in texts)
+    waits = "\n".join(lines(rank, 78, 78) for rank in range(4))
+    told = " ".join(said(tmp_path, trainer__log=log, job__log=waits).split())
+    assert "Ranks 1 and 2 caught Invalid: no footer at 05:10:01, at load, data.py:58" in told and "raised" not in told, told
+    told = " ".join(said(tmp_path / "cut", trainer__log=log[: log.index(f"{YEAR}-09-01 05:10:01,500 lib.")], job__log=waits).split())
+    assert "Ranks 1 and 2 caught an exception, whose own line isn't in the log, at 05:10:01" in told, told
+
+
 OOM = """Nov 18 02:51:29 n6 kernel: active_anon:133842118 shmem:365431870 pagetables:1310551
 Nov 18 02:51:29 n6 kernel: [  pid  ]   uid  tgid total_vm      rss rss_anon rss_file rss_shmem pgtables_bytes swapents oom_score_adj name
 {rows}Nov 18 02:51:29 n6 kernel: Out of memory: Killed process 3302 (python3) total-vm:9kB, anon-rss:9kB

@@ -358,7 +358,7 @@ def in_torch(file: str) -> bool:
 def own_frames(frames: Iterable[Frame]) -> list[Frame]:
     """The frames that are neither torch's nor an installed package's; without any such, the ones that aren't torch's."""
     outside = [frame for frame in frames if not in_torch(frame.file)]
-    return [frame for frame in outside if "-packages/" not in frame.file] or outside
+    return [frame for frame in outside if "-packages/" not in frame.file and not frame.file.endswith((".pyx", ".pxi"))] or outside
 
 
 def _ranks(value: Any) -> tuple[int, ...] | None:

@@ -23,6 +23,7 @@ from .text import LogLine, clock
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 _RAISED = re.compile(r"(?:\w+\.)*(?P<kind>[A-Z]\w*|[\w.]*(?:Error|Exception))(?:: (?P<message>.*)|:?$)")
 _NCCL_RESULT = re.compile(r"nccl[A-Z]")  # the names of its error codes
+_LOGGED = re.compile(r"\b(?:WARN|WARNING|ERROR|CRITICAL)\b.{0,120}?\b[Rr]ank[ =:_]?(\d+)\b")
 _BETWEEN = re.compile(r"(During handling of the above|The above) exception")
 _FINGERPRINT = re.compile(
     r"Rank (?P<rank>\d+) is running collective: CollectiveFingerPrint\((?:SequenceNumber=(?P<seq>\d+), )?OpType=(?P<op>\w+)"
@@ -40,6 +41,7 @@ _LOST_WORDS = (
     *_OF_STORE, *LOST_WORDS, "remote process exited", "communicator was aborted", "Socket Timeout", "for recv operation to complete", "for send operation to complete", "ncclRemoteError", "remote process exited or there was a network error", "exceeded error retry count",
     "failed to receive", "Connection was likely closed", "Application timeout caused pair closure",
 )  # fmt: skip
+CUT_SECONDS = 5.0  # from a logger's traceback to its exception, at most
 LONGEST_MESSAGE = 300  # characters of an exception's
 # CUDA's errors that are a host's fault, by their numbers in cudaError_t.
 _HOST_ERRORS = {
@@ -57,7 +59,7 @@ DOCKER = re.compile(r"172\.1[7-9]\.|172\.[23]\d\.")  # addresses that Docker giv
 class End:
     """How a rank, or a writer whose rank is unknown, ended.
 
-    kind: "raised"; "killed", by a signal; "exited".  what: in words.  follows: whether it only follows from another end.
+    kind: "raised"; "caught", and logged; "killed", by a signal; "exited".  what: in words.  follows: whether it only follows from another end.
     """
 
     kind: str
@@ -80,7 +82,7 @@ class End:
         who = few(ranks) if len(ranks) > 1 else alone
         on = f" on {self.host}{f' (node {node})' * bool(node)}" if self.host else ""
         place = f", {self.where}" if self.place else ""
-        verb = {"raised": "raised ", "killed": "was killed by ", "exited": "ended with "}[self.kind]
+        verb = {"raised": "raised ", "killed": "was killed by ", "exited": "ended with ", "caught": "caught "}[self.kind]
         return f"{who[0].upper()}{who[1:]}{on} {verb}{self.what}{clock(self.at)}{place}."
 
     @property
@@ -112,11 +114,12 @@ class Failures:
     marks = (
         b"Traceback", b"Fatal Python", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
         b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
-        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete", b"Rendezvous complete",
+        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete", b"Rendezvous complete", b"WARN", b"ERROR", b"CRITICAL",
     )  # fmt: skip
     inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)
     follow: Counter = field(default_factory=Counter)  # kind of consequence -> lines
+    caught: list[End] = field(default_factory=list)  # exceptions that a rank's logger wrote, so that it may have gone on
     first_lost: float | None = None  # the time of the first of these lines
     parts: dict[int, tuple[str, str]] = field(default_factory=dict)  # by rank, (number, call) of DETAIL's fingerprints
     joined: tuple[int, int, int] | None = None  # (that joined the store, that should, seconds)
@@ -127,6 +130,8 @@ class Failures:
     named: int | None = None  # the rank that torchrun names as the root cause
     _open: dict[str, _Open] = field(default_factory=dict)
     _item: dict[str, str] | None = None
+    _logged: dict[str, int] = field(default_factory=dict)  # by writer, the rank that the last line of a logger names
+    _loggers: dict[str, list[int]] = field(default_factory=dict)  # by writer, the ranks whose tracebacks are being read
     _is_root: bool = False
     _tries: Counter = field(default_factory=Counter)  # addresses that this file's ranks haven't reached yet
     _file: str = ""
@@ -136,6 +141,7 @@ class Failures:
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
         self._open, self._item, self._file, self._rank, self._tries = {}, None, path, rank, Counter()
+        self._logged, self._loggers = {}, {}
         self._is_kernel_log = HostMap.is_kernel_log(path)
 
     def read(self, line: LogLine) -> bool:
@@ -162,13 +168,29 @@ class Failures:
             return True
         return self._summary(line) or self._traceback(line) or self._consequence(text, line.at)
 
+    def end(self) -> bool:
+        """Note the exceptions whose own line isn't in the file that ends. Returns whether there are any."""
+        return any([self._is_cut(key) for key in [*self._loggers]])
+
+    def _is_cut(self, key: str) -> bool:
+        """Whether tracebacks of a writer's loggers are still open: they are noted, and closed."""
+        ranks, part = self._loggers.pop(key, []), self._open.pop(key, None) or _Open()
+        *_, place = own_frames(part.frames) or [None]
+        host = key.split(" ")[1]
+        self.caught += [End("caught", "an exception, whose own line isn't in the log,", rank, part.at, host, place) for rank in ranks]
+        return bool(ranks)
+
     # --- tracebacks -----------------------------------------------------------------------
 
     def _traceback(self, line: LogLine) -> bool:
         rank = self._rank if line.rank is None else line.rank
         key = f"{rank} {line.host} {line.stream}"
         text = line.text
+        if (logged := _LOGGED.match(text)) and rank is None:
+            self._logged[key] = int(logged[1])
         if "Traceback (most recent call last)" in text:
+            if key in self._logged:
+                self._loggers.setdefault(key, []).append(self._logged.pop(key))
             self._open[key] = _Open(at=line.at, chained=bool(self._open.get(key) and self._open[key].chained))
             return True
         if _BETWEEN.match(text):
@@ -181,7 +203,10 @@ class Failures:
             return bool(open_)
         if text[:1].isspace() or not (raised := _RAISED.fullmatch(text)):
             return False
-        if not open_ and (not raised["kind"].endswith(("Error", "Exception", "Interrupt")) or self._is_kernel_log):
+        if open_ and line.at and open_.at and line.at - open_.at > CUT_SECONDS and self._is_cut(key):
+            open_ = None
+        loggers = self._loggers.get(key)
+        if not open_ and not loggers and (not raised["kind"].endswith(("Error", "Exception", "Interrupt")) or self._is_kernel_log):
             return False
         if _NCCL_RESULT.match(raised["kind"]):  # NCCL's words, after the exception that torch made of them
             self.follow[raised["kind"]] += raised["kind"] == "ncclRemoteError"
@@ -195,6 +220,9 @@ class Failures:
         frames = open_.frames if open_ else []
         at = open_.at if open_ and open_.at is not None else line.at
         *outer, place = own_frames(frames) or [None]
+        if loggers:
+            self.caught.append(End("caught", what, loggers.pop(0), at, line.host, place, follows))
+            return True
         end = End("raised", what, rank, at, line.host, place, follows, line.stream or self._file.rpartition("/")[2])
         end.caller = outer[-1] if outer and outer[-1].function != "<module>" else None
         end.in_backward = any(place.function in ("backward", "_engine_run_backward") for place in frames)

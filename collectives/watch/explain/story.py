@@ -25,6 +25,7 @@ MOST_EVENTS = 6  # of hosts that are written out
 MOST_ENDS = 4  # that are written out
 NEAR_SECONDS = 3600.0  # between an event of a host and a wait, beyond which it is hardly their cause
 HEALED_SECONDS = 600.0  # the same of a port that was active again
+CAUGHT_SECONDS = 60.0  # between an exception that was caught, and the first wait
 YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks one of which prints no year
 TROUBLES = ("gone", "fault", "kill", "storage", "blocked", "service")  # kinds of events that can hold up a rank
 LOST_SECONDS = 300.0  # after an event of a host, in which its peers notice that it is gone
@@ -48,7 +49,7 @@ def verdict(evidence: Evidence) -> list[str]:
         lines += [*first.servers(), headline, *first.hosts_of_culprits(), *([rest] if newline else [])]
     else:
         lines += first.servers()
-    further = [*evidence.moved, *evidence.tables.sentences(), *evidence.failures.sentences(evidence.launches.local)]
+    further = [*first.caught(), *evidence.moved, *evidence.tables.sentences(), *evidence.failures.sentences(evidence.launches.local)]
     if not (judged and job and evidence.ras.is_whole and job.is_partial):
         further += evidence.ras.sentences()
     further += evidence.collected.sentences()
@@ -108,6 +109,19 @@ class _Firsts:
             )
         if 0 in ranks and failures.lost_store:
             lines.append("The store ran in rank 0's process, and ended with it.")
+        return lines
+
+    def caught(self) -> list[str]:
+        """A sentence for each exception that ranks caught shortly before the first wait."""
+        alike: dict[str, list[End]] = defaultdict(list)
+        for end in self._evidence.failures.caught:
+            after = self._after(self._first_wait, end.at)
+            if not end.follows and after is not None and abs(after) <= CAUGHT_SECONDS:
+                alike[end.what].append(end)
+        lines = []
+        for ends in [*alike.values()][:MOST_ENDS]:
+            ranks = sorted({end.rank for end in ends if end.rank is not None})
+            lines.append(f"{ends[0].words(ranks)[:-1]}{self.before(ends[0].at)}.")
         return lines
 
     def losses(self) -> list[str]:
@@ -239,11 +253,11 @@ class _Firsts:
         lost = (accused.first for accused in self._evidence.nccl.accused.values())
         return min(filter(None, (failures.first_lost, *lost, *(end.at for end in failures.ends))), default=None)
 
-    def _after(self, first: float | None, event: HostEvent) -> float | None:
-        """Seconds from a time to an event; None if either is unknown."""
-        if first is None or event.at is None:
+    def _after(self, first: float | None, at: float | None) -> float | None:
+        """Seconds from one time to another; None if either is unknown."""
+        if first is None or at is None:
             return None
-        return min((event.at - first + days * 86400.0 for days in YEARS), key=abs)
+        return min((at - first + days * 86400.0 for days in YEARS), key=abs)
 
     @cached_property
     def _start(self) -> float | None:
@@ -272,7 +286,7 @@ class _Firsts:
         """Whether an event is hours away from the first wait, whatever the zones of their clocks, or before the job."""
         if event.age_seconds > NEAR_SECONDS or self._is_earlier(event):
             return True
-        after = self._after(self._first_wait or self._first_error, event) or 0.0
+        after = self._after(self._first_wait or self._first_error, event.at) or 0.0
         return abs(after) > NEAR_SECONDS and not (hours_apart(after) and event.over is None)
 
     def before(self, at: float | None) -> str:
@@ -284,7 +298,7 @@ class _Firsts:
         first, sign = self._first_wait, "the first wait"
         if first is None and self._is_far(event):
             first, sign = self._first_error, "the first error"
-        after = self._after(first, event)
+        after = self._after(first, event.at)
         if after is None:
             return ""
         order = "before" if after <= 0 else "after"
