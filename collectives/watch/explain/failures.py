@@ -114,7 +114,7 @@ class Failures:
     marks = (
         b"Traceback", b"Fatal Python", b"Error", b"Exception", b"Interrupt", b"exitcode", b"clients joined", b"client socket", b"exception",
         b"Failures:", b"Root Cause", b"monitoredBarrier", b"sendBytes", b"Broken pipe",
-        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete", b"Rendezvous complete", b"WARN", b"ERROR", b"CRITICAL",
+        b"Exception raised from", b"should dump", b"closing signal", b"onnection", b"operation to complete", b"Rendezvous complete",
     )  # fmt: skip
     inner = (b"File ", b"time  ", b"host  ", b"rank  ", b"traceback :", b"frame #")
     ends: list[End] = field(default_factory=list)

@@ -13,6 +13,7 @@ from typing import BinaryIO, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
 BLOCK = 4 << 20
 LONGEST = 1 << 16  # bytes of a line that are read
+TRACEBACK = b"Traceback (most recent"
 FRAME = b"  File "
 AFTER_FRAME = 6  # lines that are read after a frame of a traceback, whose exception may have any name
 SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
@@ -100,11 +101,16 @@ class Text:
                 (mark for reader in self.readers for mark in reader.marks), *(reader.inner for reader in opened)
             )
             marks = [mark for mark in dict.fromkeys(wanted) if mark in block]
-            left = 0
+            left, skipped = 0, b""
             for raw in block.splitlines() if marks else ():
                 left = AFTER_FRAME if FRAME in raw else left - 1
                 if left > 0 or any(mark in raw for mark in marks):
+                    if skipped and TRACEBACK in raw:  # a logger's line, that may name the rank
+                        yield line(skipped[:LONGEST].decode(errors="replace"), self.near)
                     yield line(raw[:LONGEST].decode(errors="replace"), self.near)
+                    skipped = b""
+                else:
+                    skipped = raw
 
     def _find_width(self, sample: bytes) -> None:
         """A terminal's width is the length of many lines, and no line is longer."""
