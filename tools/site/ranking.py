@@ -18,10 +18,11 @@ IN_HEADING, IN_TITLE = 4, 12  # what a word there counts as
 WORDS_OF_A_PAGE = 150  # words of a page, the weightiest
 # Factors: for pages that were written for those who search; for what repeats a chapter, or lists all that there is.
 BOOSTS = {
-    "three_in_the_morning": 2.2, "watch_your_job": 1.8, "explain_a_log": 1.8, "cheatsheet": 1.3, "tour": 0.5, "mistakes": 0.8,
+    "three_in_the_morning": 2.2, "watch_your_job": 1.8, "explain_a_log": 1.8, "tour": 0.5, "mistakes": 0.8,
     "if_the_start_fails": 0.8, "reference": 0.8,
 }  # fmt: skip
 ELSEWHERE = 0.5  # outside notebooks
+PRACTICE = 0.7  # a chapter's tasks
 WORD = re.compile(r"\w+")
 
 _pages: dict[str, tuple[Counter, int]] = {}  # page -> its words, weighted by where they are, and its length
@@ -86,7 +87,9 @@ def _rarity(pages: int, with_it: int) -> float:
 
 def _boost(name: str) -> float:
     folder, _, page = name.rpartition("/")
-    return BOOSTS.get(page.partition("-")[0], 1.0) if folder == "notebooks" else ELSEWHERE
+    if folder != "notebooks":
+        return ELSEWHERE
+    return PRACTICE if page.endswith("-practice") else BOOSTS.get(page.partition("-")[0], 1.0)
 
 
 def setup(app):

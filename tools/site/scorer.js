@@ -3,15 +3,17 @@
 const SYNONYMS = {
   moe: "experts", oom: "memory activations", "out of memory": "memory activations", fsdp2: "fsdp", zero3: "zero", "zero-3": "zero", "zero 3": "zero",
   freeze: "hang", freezes: "hang", frozen: "hang", hanging: "hang", deadlocked: "deadlock", nccl_timeout: "nccl timeout",
-  ddp: "distributeddataparallel", dp: "data parallel", tp: "tensor parallel", pp: "pipeline parallel", ep: "experts", cp: "long context", "context parallel": "long context", sp: "sequence parallel",
+  dp: "data parallel", tp: "tensor parallel", pp: "pipeline parallel", ep: "experts", cp: "long context", "context parallel": "long context", sp: "sequence parallel",
   throughput: "tokens", cheatsheet: "cheat sheet", moes: "experts",
 }
+
+const ALONE = { all_reduce: "all_reduce cheat sheet" } // it's on every second page
 
 /** A query in the course's words: other names of things, and the spellings of NCCL and MPI (allreduce -> all_reduce). */
 function inOurWords(query) {
   const spelled = query.trim().replace(/\b(all|reduce)[-_ ]?(reduce|gather|scatter|to[-_ ]?all)\b/gi, (_, first, then) =>
     `${first}_${then.replace(/to[-_ ]?all/i, "to_all")}`.toLowerCase())
-  const whole = SYNONYMS[spelled.toLowerCase()]
+  const whole = ALONE[spelled.toLowerCase()] ?? SYNONYMS[spelled.toLowerCase()]
   return whole ?? spelled.split(/\s+/).map(word => SYNONYMS[word.toLowerCase()] ?? word).join(" ")
 }
 
