@@ -1,6 +1,7 @@
 """What tests of several files need."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -42,6 +43,10 @@ def changed() -> set[str]:
     """The tests that changes need by rows of tests/areas.py, whatever else they need."""
     files = areas.changed(os.environ.get("CI_BASE") or areas.fork()) or ()
     return {test for file in files for test in areas.needed([file]) or ()}
+
+
+def pytest_runtest_setup():
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it, and all that it starts
 
 
 def pytest_terminal_summary(terminalreporter, config):

@@ -73,7 +73,6 @@ def test_an_interrupted_call_leaves_no_process_and_no_store(tmp_path, monkeypatc
         return board
 
     monkeypatch.setattr(dist, "TCPStore", noted)
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background job ignores it
     before, pids = set(psutil.Process().children(recursive=True)), set()
     with waiting(tmp_path, ranks=2) as (script, when_all_wait):
 
