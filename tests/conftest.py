@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests import ROOT, areas
-from tests.sampling import in_turn
+from tests.sampling import is_taken
 
 # Where little is left to do, no worker should begin with one of these; pytest-xdist hands files out in this order.
 LONGEST = (
@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config, items):
     chosen = {Path(one.partition("::")[0]).resolve() for one in config.args} | set(map(ROOT.joinpath, changed()))
     for item in items:
         if item.path.suffix == ".ipynb" and item.path.stem not in QUICK[item.path.parent.name]:
-            due = in_turn(sorted(item.path.parent.glob("*.ipynb")).index(item.path)) or item.path in chosen
+            due = is_taken(sorted(item.path.parent.glob("*.ipynb")).index(item.path)) or item.path in chosen
             item.add_marker(pytest.mark.slow if due else pytest.mark.nightly)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 

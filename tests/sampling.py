@@ -2,7 +2,7 @@
 
 import pytest
 
-TURN = 5  # of by_turns, at each push; another number takes others
+PLACE = 5  # of those that each push takes; another number takes others
 
 
 def when(always: bool, each_push: bool = False):
@@ -10,14 +10,14 @@ def when(always: bool, each_push: bool = False):
     return () if always else pytest.mark.slow if each_push else pytest.mark.nightly
 
 
-def by_turns(k: int, of: int = 3):
+def one_in(k: int, of: int = 3):
     """The marks of the k-th of many alike of which each push tests some, and the night all."""
-    return when(False, in_turn(k, of))
+    return when(False, is_taken(k, of))
 
 
-def in_turn(k: int, of: int = 3) -> bool:
+def is_taken(k: int, of: int = 3) -> bool:
     """Whether the k-th of many alike is tested at each push: one of `of`."""
-    return (k + TURN) % of == 0
+    return (k + PLACE) % of == 0
 
 
 def slow(*values) -> list:

@@ -14,7 +14,7 @@ from helpers.model import flatten
 from tests import ROOT
 from tests.kernels import LocalAsyncKernelManager
 from tests.minutes import CHAPTERS, LONGEST, OPTIONAL, about, due, minutes, said, tags
-from tests.sampling import in_turn, when
+from tests.sampling import is_taken, when
 
 PAGES = sorted((ROOT / "notebooks").glob("[a-z]*.ipynb"))  # without a number
 FOLDERS = ("notebooks", "exercises", "solutions")
@@ -223,7 +223,7 @@ def by_size():
     """Every twelfth chapter at 2, 3 or 5 ranks at each push, all at all sizes at night; as they are, 4 ranks."""
     for k, path in enumerate(CHAPTERS):
         for world_size in (2, 3, 5, 6, 7, 8):
-            marks = when(False, in_turn(k, 12) and world_size == (3, 2, 5)[k % 3])
+            marks = when(False, is_taken(k, 12) and world_size == (3, 2, 5)[k % 3])
             yield pytest.param(path, world_size, marks=marks, id=f"{path.stem}-{world_size}")
 
 

@@ -23,7 +23,7 @@ from grader.gradebook import CheckScore, Grading
 from helpers import course, progress
 from helpers.course import ROOT
 from helpers.exercise import notebook
-from tests.sampling import by_turns
+from tests.sampling import one_in
 from tools import release
 
 MEAN = "02_distributed_mean"
@@ -78,7 +78,7 @@ def interpreter(path, script):
 # --- the command --------------------------------------------------------------------------
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_file_handed_in_later_is_graded_by_the_same_command_and_nothing_twice(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT), tmp_path / "report"
     grade(folder, out)
@@ -97,7 +97,7 @@ def test_a_report_in_the_folder_of_submissions_is_refused(tmp_path, out):
     assert [path.name for path in folder.iterdir()] == ["ann.ipynb"]
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_fail_under_is_the_exit_status_and_says_how_many(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG), tmp_path / "report"
     assert grade(folder, out).returncode == 0
@@ -110,7 +110,7 @@ def test_fail_under_is_the_exit_status_and_says_how_many(tmp_path):
 # --- workers ------------------------------------------------------------------------------
 
 
-@by_turns(0, 3)
+@one_in(0, 3)
 def test_with_less_room_for_workers_than_asked_for_the_others_do_the_work(tmp_path):
     folder = hand_in(tmp_path / "class", ann=RIGHT, bob=WRONG, cyd=RIGHT)
     only_one = interpreter(tmp_path / "python", f"mkdir {tmp_path}/taken || exit 11")
@@ -165,7 +165,7 @@ def workers_of_mine():
     return [p for p in psutil.Process().children() if "grader.worker" in p.cmdline()]
 
 
-@by_turns(1, 3)
+@one_in(1, 3)
 def test_a_killed_worker_is_replaced(tmp_path):
     def kill(done, student):
         if done == 1:
@@ -178,7 +178,7 @@ def test_a_killed_worker_is_replaced(tmp_path):
     assert not workers_of_mine()
 
 
-@by_turns(2, 3)
+@one_in(2, 3)
 def test_a_worker_that_is_always_killed_is_told_of_and_the_submission_graded_next_time(tmp_path):
     folder, out = hand_in(tmp_path / "class", ann=RIGHT), tmp_path / "report"
     dies = interpreter(tmp_path / "python", f"{sys.executable} -c 'print(\"up\")'; exit 1")
@@ -224,7 +224,7 @@ def test_a_file_saved_while_it_is_graded_has_the_score_of_what_was_read(tmp_path
     assert again[saved[0]].points == 0 and again[other[saved[0]]].points == 3
 
 
-@by_turns(0, 3)
+@one_in(0, 3)
 def test_files_that_vanish_or_cannot_be_read_are_in_the_report(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     tmp_path.chmod(0o755)
@@ -309,7 +309,7 @@ def test_two_graders_cannot_use_one_folder(tmp_path):
     assert done.returncode == 2 and "Another grader is at work" in done.stderr
 
 
-@by_turns(1, 3)
+@one_in(1, 3)
 def test_a_full_disk_loses_nothing(tmp_path):
     """A limit on the size of files stands for it: grades fit below it, the class's pages do not."""
     folder, out = hand_in(tmp_path / "class", ann=None, bob=None), tmp_path / "report"
@@ -329,7 +329,7 @@ def test_a_full_disk_loses_nothing(tmp_path):
     assert grade(folder, out).returncode == 0 and points(out) == {"ann": 0, "bob": 0} and kept(out) == before
 
 
-@by_turns(2, 3)
+@one_in(2, 3)
 def test_half_written_and_foreign_files_in_the_folder_are_no_grades(tmp_path):
     contents, out = ["", '{"points": 3', "null", "[]", "{}", '{"points": 3}'], tmp_path / "report"
     entries = find([hand_in(tmp_path / "class", **{f"student{k}": None for k in range(len(contents))})])

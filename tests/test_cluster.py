@@ -38,7 +38,7 @@ from collectives.watch.message_encoder import MessageEncoder
 from collectives.watch.ring import RingReader, RingWriter
 from tests import ROOT
 from tests.corpus.host_faults import STATIC
-from tests.sampling import by_turns, in_turn, when
+from tests.sampling import one_in, is_taken, when
 
 JOBS = ROOT / "tests" / "corpus" / "jobs"
 TORCHRUN = [sys.executable, "-m", "torch.distributed.run"]
@@ -132,7 +132,7 @@ AT_EACH_PUSH = ("deadlock", "killed 2")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=when(False, n in AT_EACH_PUSH or in_turn(k, 12))) for k, n in enumerate(VERDICTS)],
+    [pytest.param(n, marks=when(False, n in AT_EACH_PUSH or is_taken(k, 12))) for k, n in enumerate(VERDICTS)],
 )
 def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
     code, said, folder = job(tmp_path, "faulty", *name.split(), options=["--patience", "2"])
@@ -176,20 +176,20 @@ MORE = {
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=by_turns(k, 2)) for k, n in enumerate(("over", "caught"))])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k, 2)) for k, n in enumerate(("over", "caught"))])
 def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
     code, said, folder = job(tmp_path, "faulty", name)
     assert code == 0, said
     assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=by_turns(k, 4)) for k, n in enumerate(MORE)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k, 4)) for k, n in enumerate(MORE)])
 def test_what_is_told_beside_a_verdict(name, tmp_path):
     _, said, folder = job(tmp_path, "faulty", name, options=["--nan", "--replicas", "2"])
     assert re.search(MORE[name], re.sub(r"line \d+", "line N", load(folder).verdict)), said
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_an_alarm_reads_the_verdict(tmp_path):
     ends = "for s in INT TERM HUP; do sh -c 'kill -$0 $$; echo survived $0' $s; done"  # unlike the collector
     alarm = tmp_path / "alarm.sh"  # torchrun would replace the $ in an argument
@@ -203,7 +203,7 @@ def test_an_alarm_reads_the_verdict(tmp_path):
     assert (verdict["kind"], verdict["ranks"]) == ("Raised", [1])
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_ddps_errors_read_as_without_the_recorder(tmp_path):
     _, said, _ = job(tmp_path, "faulty", "shows_its_error")
     assert re.search(r"SAID RuntimeError\(.\[.*(Connection closed by peer|reset by peer|Broken pipe)", said), said
@@ -220,7 +220,7 @@ TRAINED = {  # two ranks, four steps: what one rank calls
 }
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=by_turns(k)) for k, n in enumerate(TRAINED)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k)) for k, n in enumerate(TRAINED)])
 def test_a_training_script_runs_unchanged_and_is_seen_whole(name, tmp_path):
     if name in ("fabric", "accelerate"):
         pytest.importorskip({"fabric": "lightning"}.get(name, name))
@@ -255,7 +255,7 @@ def test_a_record_is_a_run(tmp_path):
     assert len({(e["pid"], e["args"]["call"]) for e in trace["traceEvents"] if "call" in e.get("args", {})}) == 68
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_who_held_up_a_job_is_said_on_the_command_line(tmp_path):
     code, said, folder = job(tmp_path, "train", "late", ranks=3)
     assert code == 0, said
@@ -270,7 +270,7 @@ def test_who_held_up_a_job_is_said_on_the_command_line(tmp_path):
         assert step.late == 2 and step.ranks[0].waited > 0.1 and step.ranks[0].worked < 0.1
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_a_restart_begins_a_record_of_its_own(tmp_path):
     launcher = "--standalone", "--max-restarts", "1"
     code, said, folder = job(tmp_path, "train", "restarted", ranks=2, launcher=launcher)
@@ -554,7 +554,7 @@ def grown(folder):
     return lambda: (folder / "00000.jsonl").exists() and (folder / "00000.jsonl").stat().st_size > 10_000
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_training_goes_on_without_a_collector(tmp_path):
     with start(tmp_path, "train", "tiny", 20_000, ranks=2) as process:
         until(grown(tmp_path / "r"))
@@ -565,7 +565,7 @@ def test_training_goes_on_without_a_collector(tmp_path):
     assert load(tmp_path / "r").calls
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_what_a_stopped_collector_missed_is_read_once_it_goes_on(tmp_path):
     with start(tmp_path, "train", "tiny", 10_000, ranks=2) as process:
         until(grown(tmp_path / "r"))

@@ -38,7 +38,7 @@ from tests.corpus import (  # noqa: F401 (four add to practice)
 )
 from tests.corpus.cells import RIGHT as RIGHT_MEAN
 from tests.kernels import SETUP, kernels
-from tests.sampling import in_turn, is_night, spread, when
+from tests.sampling import is_taken, is_night, spread, when
 from tools import release
 
 QUICK_SIZES = (3, 8, 1)
@@ -81,7 +81,7 @@ def cases(table, answer_of):
             entry,
             marks=when(
                 k == 0 and not (table is RIGHT and name in practice.RIGHT) and name not in later,
-                k == 0 or in_turn(k, 8) or answer_of(entry).__name__ in AT_EACH_PUSH,
+                k == 0 or is_taken(k, 8) or answer_of(entry).__name__ in AT_EACH_PUSH,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )

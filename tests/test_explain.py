@@ -23,7 +23,7 @@ from tests import ROOT
 from tests.bench import dumps as bench
 from tests.corpus import dumps
 from tests.corpus.dumps import FREEZE, STOP, SYNC, WORLD, Do, Played
-from tests.sampling import in_turn, when
+from tests.sampling import is_taken, when
 
 MESH = (2, 2, 2)
 
@@ -52,7 +52,7 @@ REAL = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=when(kind == "order", in_turn(k))) for k, kind in enumerate(REAL)],
+    [pytest.param(kind, marks=when(kind == "order", is_taken(k))) for k, kind in enumerate(REAL)],
 )
 def test_a_hang_that_gloo_ran_into(kind, tmp_path):
     ranks, first, further = REAL[kind]

@@ -12,7 +12,7 @@ from helpers import run
 from tests import ROOT
 from tests.corpus import faults
 from tests.kernels import SETUP, kernels
-from tests.sampling import in_turn, when
+from tests.sampling import is_taken, when
 
 
 def strays():
@@ -33,7 +33,7 @@ def no_strays():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=when(False, each_push=in_turn(k)))
+        pytest.param(name, marks=when(False, each_push=is_taken(k)))
         for k, name in enumerate([*faults.FAULTS, *faults.FROM_OUTSIDE])
     ],
 )

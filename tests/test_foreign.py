@@ -2,12 +2,12 @@
 
 import pytest
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .foreign.compare import PROGRAMS, differences
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=by_turns(k, 12)) for k, n in enumerate(PROGRAMS)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k, 12)) for k, n in enumerate(PROGRAMS)])
 def test_a_foreign_program_runs_as_without_the_recorder(name, tmp_path):
     if lacks := PROGRAMS[name].lacks:
         pytest.skip(f"{lacks} is not installed")

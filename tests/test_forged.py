@@ -18,10 +18,10 @@ from helpers.exercise.feedback import explain
 from helpers.exercise.judgment import judge
 from helpers.exercise.task import Attempt, Task
 from helpers.exercise.tasks import TASKS
-from tests.sampling import by_turns, in_turn, when
+from tests.sampling import one_in, is_taken, when
 
 SOME = [
-    pytest.param(name, marks=when(k % 6 == 0, each_push=in_turn(k, 6)))
+    pytest.param(name, marks=when(k % 6 == 0, each_push=is_taken(k, 6)))
     for k, name in enumerate(name for name, task in TASKS.items() if isinstance(task, Task))
 ]
 OVERFLOWS = [  # shapes of no number, whose strides or storage torch cannot hold
@@ -229,7 +229,7 @@ def test_whatever_a_rank_sends_there_is_a_verdict(name):
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=by_turns(k))
+        pytest.param(name, marks=one_in(k))
         for k, name in enumerate(("distributed_mean", "average_in_buckets", "load_columns"))
     ],
 )

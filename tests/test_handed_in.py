@@ -27,7 +27,7 @@ from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.corpus import answers
 from tests.corpus.cells import MEAN, RIGHT, cell_of
-from tests.sampling import by_turns
+from tests.sampling import one_in
 from tools import release
 
 
@@ -644,7 +644,7 @@ def test_a_word_for_lateness_counts_as_a_day_and_a_zone_that_is_none_is_named(tm
         assignment.read("", tmp_path / "hw.ini")
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_the_recipe_for_gradescope_grades_a_submission(tmp_path):
     (tmp_path / "submission").mkdir()
     for name in ("first", "second"):
@@ -697,7 +697,7 @@ def test_what_the_recipe_for_a_container_copies_is_enough_to_grade_in_one_with_t
     assert report["grading"]["sandbox"] is True
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_the_workflow_for_github_classroom_grades_a_clone_and_reports_its_points(tmp_path):
     workflow = yaml.safe_load((EXERCISES / "classroom" / "classroom.yml").read_text())
     steps = workflow["jobs"]["points"]["steps"]

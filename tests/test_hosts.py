@@ -21,7 +21,7 @@ from collectives.remote.export import export, with_last_shown
 from helpers import RankFailed, Stuck
 from tests import ROOT
 from tests.corpus.host_faults import ELASTIC, LIMIT_SECONDS, STATIC, TRAIN, Job, processes_of
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 
 def available():
@@ -242,7 +242,7 @@ def notebook(tmp_path):
 
 
 @needs_hosts
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_notebook_runs_under_torchrun_on_two_hosts(hosts, tmp_path):
     program = notebook(tmp_path)
     launchers, said = [], [tmp_path / "host0", tmp_path / "host1"]
@@ -308,7 +308,7 @@ def test_a_killed_rank_is_noticed_at_once(job):
 
 
 @needs_hosts
-@by_turns(0, 4)
+@one_in(0, 4)
 def test_a_host_that_is_switched_off_is_noticed_by_the_time_out(job):
     made = job()
     at = time.monotonic()
@@ -320,7 +320,7 @@ def test_a_host_that_is_switched_off_is_noticed_by_the_time_out(job):
 
 
 @needs_hosts
-@by_turns(1, 4)
+@one_in(1, 4)
 def test_a_pulled_cable_is_noticed_by_the_time_out_and_a_short_cut_never(job):
     made = job()
     made.hosts.unplug(1)
@@ -369,7 +369,7 @@ if os.environ["RANK"] == "0":  # whether its own address is in the store before 
 
 
 @needs_hosts
-@pytest.mark.parametrize("own_store", [pytest.param(own, marks=by_turns(own, 4)) for own in (False, True)])
+@pytest.mark.parametrize("own_store", [pytest.param(own, marks=one_in(own, 4)) for own in (False, True)])
 def test_a_restart_needs_a_store_of_its_own(job, own_store):
     """Else it finds the last attempt's addresses, and only luck in who comes when spares it from using them.
 
@@ -389,7 +389,7 @@ def test_a_restart_needs_a_store_of_its_own(job, own_store):
 @pytest.mark.parametrize(
     "options, environ, says",
     [
-        pytest.param(*row, marks=by_turns(k, 4), id=what)
+        pytest.param(*row, marks=one_in(k, 4), id=what)
         for k, (what, *row) in enumerate([
             ("no such interface", STATIC, {"GLOO_SOCKET_IFNAME": "ib0"}, "Unable to find address for: ib0"),
             ("NCCL's syntax", STATIC, {"GLOO_SOCKET_IFNAME": "^lo"}, r"Unable to find address for: \^lo"),
@@ -409,7 +409,7 @@ def test_wrong_names(job, options, environ, says):
 
 
 @needs_hosts
-@by_turns(2, 4)
+@one_in(2, 4)
 def test_a_host_that_cannot_resolve_its_own_name(job, hosts):
     for host in (0, 1):
         hosts.write_etc_hosts(host, "127.0.0.1 localhost\n")
@@ -418,7 +418,7 @@ def test_a_host_that_cannot_resolve_its_own_name(job, hosts):
 
 
 @needs_hosts
-@by_turns(3, 4)
+@one_in(3, 4)
 def test_a_taken_port(job, hosts):
     hold = (
         "import socket, sys; s = socket.socket(); s.bind(('', 29500)); s.listen(); print(flush=True); sys.stdin.read()"
@@ -505,7 +505,7 @@ def rank_2(torchrun):
     return process
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_a_training_that_is_told_to_stop_is_saved_and_goes_on_from_there(tmp_path):
     checkpoint = tmp_path / "new" / "checkpoint.pt"
     code, said = trained_until_told(checkpoint, 3, rank_2)

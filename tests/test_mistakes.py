@@ -22,7 +22,7 @@ from tests.bench.mistakes_table import (
 )
 from tests.corpus.mistakes import MISTAKES
 from tests.corpus.reports import REPORTS
-from tests.sampling import by_turns, in_turn, when
+from tests.sampling import one_in, is_taken, when
 
 PAGE = (ROOT / "notebooks" / "mistakes.md").read_text()
 SLOW = {"groups_in_other_order"}  # nothing tells but the clock
@@ -31,7 +31,7 @@ SLOW = {"groups_in_other_order"}  # nothing tells but the clock
 @pytest.mark.parametrize(
     "mistake, n",  # all on three ranks, as on the page
     [
-        pytest.param(mistake, n, marks=when(n == 3, in_turn(k + n, 8)), id=f"{mistake.id}-{n}")
+        pytest.param(mistake, n, marks=when(n == 3, is_taken(k + n, 8)), id=f"{mistake.id}-{n}")
         for k, mistake in enumerate(MISTAKES)
         for n in (2, 3, 8)
     ],
@@ -97,7 +97,7 @@ def test_an_output_that_stores_its_elements_in_a_different_order_than_the_input_
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=when(k % 8 == 0, in_turn(k, 4))) for k, name in enumerate(REPORTS)]
+    "name", [pytest.param(name, marks=when(k % 8 == 0, is_taken(k, 4))) for k, name in enumerate(REPORTS)]
 )
 def test_a_report_under_run_is_graded_as_on_the_page(name):
     assert grade(name, told_by_run(name)) == page_grades(name, PAGE)[RUN], f"make mistakes: {RUN} says something else"
@@ -108,6 +108,6 @@ def test_the_page_counts_its_reports():
     assert intro in PAGE, "make mistakes: the headline counts something else"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=by_turns(k, len(REPORTS))) for k, name in enumerate(REPORTS)])
+@pytest.mark.parametrize("name", [pytest.param(name, marks=one_in(k, len(REPORTS))) for k, name in enumerate(REPORTS)])
 def test_a_report_is_graded_as_on_the_page(name):
     assert page_row(name, PAGE) + "\n" == report_row(name, grades(name))

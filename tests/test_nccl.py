@@ -28,7 +28,7 @@ from collectives.remote.export import export
 from tests import ROOT
 from tests.nccl_like import programs
 from tests.nccl_like.build import COMPILER, build
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 
 @pytest.fixture(scope="session")
@@ -75,7 +75,7 @@ def test_calls_are_told_as_issued_and_as_complete_once_something_shows_it(job):
     assert len(synchronous) == 6 and all(e.issued is not None for e in synchronous)
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_nothing_is_told_as_complete_before_it_is_and_nobody_waits_for_it(job):
     code, said, record = job("held")
     assert code == 0, said  # the script itself asserts that the device had done nothing when wait() returned
@@ -85,19 +85,19 @@ def test_nothing_is_told_as_complete_before_it_is_and_nobody_waits_for_it(job):
         assert other.issued < one.end  # one was not complete when both had been issued
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_a_work_passes_on_whatever_it_is_asked(job):
     code, said, record = job("handles")
     assert code == 0 and [e.op for e in record.events[0]] == ["all_reduce", "barrier"], said
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_call_that_connects_its_group_holds_up_no_other_group(job):
     code, said, record = job("threads")
     assert code == 0 and len({e.group_name for e in record.events[0]}) == 2, said
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
     code, said, record = job("ddp", "--values")
     assert code == 0 and "Warning: tensors on a device are recorded by shape and dtype alone" in said
@@ -106,7 +106,7 @@ def test_gradients_of_ddp_are_issued_though_its_futures_are_done_at_once(job):
     assert not any(isinstance(e.after, torch.Tensor) for mine in record.events for e in mine)
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_of_numbers_that_are_none_the_first_is_told_when_its_call_is_through(job):
     code, said, record = job("not_a_number", "--nan")
     assert code == 0, said
@@ -116,14 +116,14 @@ def test_of_numbers_that_are_none_the_first_is_told_when_its_call_is_through(job
     assert all(e.backend == "nccl" for e in record.events[1]) and record.events[1][-1].end is not None
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_a_nan_is_told_where_a_wait_finds_its_call_through(job):
     code, said, record = job("not_a_number_waited_for", "--nan")
     assert code == 0, said
     assert [e.non_finite for mine in record.events for e in mine if e.op == "all_reduce"] == [False, True]
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_call_from_a_thread_without_python_has_the_line_of_the_main_thread(job):
     code, said, record = job("in_thread")
     assert code == 0, said
@@ -131,7 +131,7 @@ def test_a_call_from_a_thread_without_python_has_the_line_of_the_main_thread(job
     assert (first.op, first.waited, first.line.function) == ("all_reduce", True, "in_thread")
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_what_goes_into_a_graph_is_told_apart(job):
     code, said, record = job("graph", "--values")  # a look at an event in a capture would be an error
     assert code == 0, said
@@ -167,7 +167,7 @@ def test_table_timeline_and_bill_say_issued_where_that_is_all_that_is_known():
 # --- the judge ----------------------------------------------------------------------------
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_tensors_of_different_sizes_are_right_where_the_backend_takes_them(job):
     code, said, record = job("uneven", ranks=3)
     assert code == 0 and record.verdict == "", said
@@ -246,7 +246,7 @@ def test_a_hang_in_which_nobody_lacks_a_call_is_told(job):
     assert record.events[1][1].end is None and record.events[1][1].issued is not None
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_what_is_complete_is_found_to_be_before_anybody_is_told_of_a_hang(job):
     code, said, record = job("idle", "--patience", "5")  # longer than ranks that start beside other work are apart
     assert code == 0 and record.verdict == "", said
@@ -314,7 +314,7 @@ def test_a_run_that_would_be_right_on_nccl_has_none(name, size):
 
 
 @pytest.mark.parametrize(
-    "name, size", [pytest.param(*of, marks=by_turns(k, 4)) for k, of in enumerate(programs.HANG.items())]
+    "name, size", [pytest.param(*of, marks=one_in(k, 4)) for k, of in enumerate(programs.HANG.items())]
 )
 def test_a_program_hangs_as_its_note_has_it(backend, name, size):
     from tests.nccl_like import functions
@@ -324,7 +324,7 @@ def test_a_program_hangs_as_its_note_has_it(backend, name, size):
 
 
 @pytest.mark.parametrize(
-    "name, size", [pytest.param(*of, marks=by_turns(k)) for k, of in enumerate(programs.RIGHT.items())]
+    "name, size", [pytest.param(*of, marks=one_in(k)) for k, of in enumerate(programs.RIGHT.items())]
 )
 def test_a_program_without_a_note_ends(backend, name, size):
     from tests.nccl_like import functions

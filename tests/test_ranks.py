@@ -10,7 +10,7 @@ import pytest
 from collectives.remote.export import export
 from helpers.exercise.tasks import PRACTICE
 from tests import ROOT
-from tests.sampling import by_turns
+from tests.sampling import one_in
 from tests.test_class import RIGHT
 from tests.test_hosts import needs_hosts
 
@@ -100,7 +100,7 @@ def executed(program, launcher, limit=300):
         pytest.param("", [], id="this machine"),
         pytest.param("", TORCHRUN, id="engines of torchrun", marks=pytest.mark.nightly),
         pytest.param(HOSTS, [], id="hosts", marks=[needs_hosts, pytest.mark.nightly]),
-        pytest.param(CLUSTER, [], id="engines of ipyparallel", marks=by_turns(1, 2)),
+        pytest.param(CLUSTER, [], id="engines of ipyparallel", marks=one_in(1, 2)),
     ],
 )
 def test_checks_run_to_their_end_on(first, launcher, tmp_path):
@@ -122,7 +122,7 @@ def test_checks_run_to_their_end_on(first, launcher, tmp_path):
     assert "['computed', 'computed']" in said or sys.platform != "linux"
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_an_exported_chapter_runs_to_its_end_under_torchrun(tmp_path):
     (tmp_path / "05.py").write_text(export(ROOT / "notebooks" / "05_many_to_many.ipynb"))
     said = executed(tmp_path / "05.py", TORCHRUN, limit=600)

@@ -26,7 +26,7 @@ from collectives.log.messages import Called, Waiting
 from helpers import Mismatch, RankFailed, Stuck, run
 from tests.corpus.faults import on_standby
 from tests.corpus.module_for_ranks import Net, share
-from tests.sampling import by_turns, slow
+from tests.sampling import one_in, slow
 
 # --- what may be run, and what comes back -------------------------------------------------
 
@@ -915,20 +915,20 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("guard", ["", pytest.param('if __name__ == "__main__": pass', marks=by_turns(2))])
+@pytest.mark.parametrize("guard", ["", pytest.param('if __name__ == "__main__": pass', marks=one_in(2))])
 def test_a_script_runs_once_with_or_without_a_guard(script, guard):
     done = script(SCRIPT.format(guard=guard))
     assert (done.stdout, done.stderr) == ("once\n[2.0, 2.0] True\n", "")
 
 
-@by_turns(0, 3)
+@one_in(0, 3)
 def test_python_dash_c():
     code = "from helpers import run; print(run(lambda: 1, world_size=2).results)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
     assert (done.stdout, done.stderr) == ("[1, 1]\n", "")
 
 
-@by_turns(1, 3)
+@one_in(1, 3)
 def test_an_uncaught_failure_of_a_script_reads_well(script):
     done = script("from helpers import run\ndef f():\n    1 / 0\nrun(f, world_size=2)")
     assert done.returncode == 1

@@ -27,7 +27,7 @@ from tests.corpus import answers, incidents, puzzles
 from tests.corpus.cells import MEAN, RIGHT, cell_of
 from tests.corpus.hostile import HOSTILE, NUMBERS_IN_TAGS
 from tests.corpus.submissions import GRADED
-from tests.sampling import by_turns, in_turn, when
+from tests.sampling import one_in, is_taken, when
 from tools import release
 
 try:
@@ -88,7 +88,7 @@ def notebook(source, exercise=MEAN):
 def marked(entries):
     """Thirteen by `make test`, a sixth of the others at each push; all at night, and when the grader changes."""
     return [
-        pytest.param(name, marks=when(name in QUICK, each_push=in_turn(k, 6)), id=name)
+        pytest.param(name, marks=when(name in QUICK, each_push=is_taken(k, 6)), id=name)
         for k, name in enumerate(entries)
     ]
 
@@ -216,7 +216,7 @@ def every(table, answer_of):
         pytest.param(
             name,
             entry,
-            marks=when(k == 0 and name in first, in_turn(k + at, 24 if k else 3)),
+            marks=when(k == 0 and name in first, is_taken(k + at, 24 if k else 3)),
             id=f"{name}-{answer_of(entry).__name__}",
         )
         for at, (name, entries) in enumerate(table.items())
@@ -254,7 +254,7 @@ REPEATING_ROWS = {
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=when(name in QUICK_ROWS, name not in REPEATING_ROWS and in_turn(k)), id=name)
+        pytest.param(name, marks=when(name in QUICK_ROWS, name not in REPEATING_ROWS and is_taken(k)), id=name)
         for k, name in enumerate(GRADED)
     ],
 )
@@ -584,7 +584,7 @@ def graded_at_once(tmp_path_factory):
     return folder, content(out)
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_stopped_at_any_moment_it_goes_on_to_the_same_report(graded_at_once, tmp_path):
     folder, whole = graded_at_once
     out, graded = tmp_path / "stopped", {}
@@ -627,7 +627,7 @@ def test_without_a_sandbox_it_says_so_and_needs_a_word(tmp_path):
     assert re.search(r"^ann +3 +3 +3$", done.stdout, re.MULTILINE)
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_an_exercise_of_ones_own_in_a_folder_outside_the_course_is_made_checked_and_scored(tmp_path):
     """As INSTRUCTOR.md has it: a solved notebook and its task, handed out, solved in a copy, scored beside the course's."""
     own, submissions = tmp_path / "own", tmp_path / "submissions"

@@ -15,7 +15,7 @@ from PIL import Image
 
 from collectives.draw.canvas import PALETTE, ink_on
 from tests import ROOT
-from tests.sampling import in_turn, is_night
+from tests.sampling import is_taken, is_night
 from tests.website import Page
 from tools.notebooks import stored_picture
 from tools.site.runnable_cells import CHECK
@@ -136,7 +136,7 @@ def test_no_picture_is_heavy(site):
 def test_in_dark_pictures_ranks_keep_their_colours_and_paper_and_ink_change_places(site, request):
     """Of a fourth of the notebooks, and of all at night."""
     for k, path in enumerate(sorted(ROOT.glob("notebooks/*.ipynb"))):
-        for png in pictures(path) if is_night(request.config) or in_turn(k, 4) else ():
+        for png in pictures(path) if is_night(request.config) or is_taken(k, 4) else ():
             light, dark = shown(site, png, "light")[1], shown(site, png, "dark")[1]
             assert light.shape == dark.shape
             white = (light == 255).all(axis=-1)

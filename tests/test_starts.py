@@ -13,7 +13,7 @@ from torch.distributed.run import get_args_parser
 
 from collectives.watch import __main__
 from tests import ROOT
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 ABOUT = ROOT / "tests" / "corpus" / "starts" / "about.py"
 
@@ -58,7 +58,7 @@ FORMS = [
 
 
 @pytest.mark.parametrize(
-    "form", [pytest.param(f, marks=by_turns(k, 4), id=" ".join(f)) for k, f in enumerate(FORMS)]
+    "form", [pytest.param(f, marks=one_in(k, 4), id=" ".join(f)) for k, f in enumerate(FORMS)]
 )
 def test_a_program_starts_and_fails_as_under_python(form, programs):
     out, err, code = printed(programs, *form)

@@ -31,7 +31,7 @@ from helpers.trainer.meshes import (
     resume,
 )
 from helpers.trainer.swap import TRAINER
-from tests.sampling import by_turns, spread, when
+from tests.sampling import one_in, spread, when
 
 sys.path.append(str(TRAINER))
 FILES = sorted(TRAINER.glob("*.py"))
@@ -241,7 +241,7 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize(
-    "ranks, options", [pytest.param(*command, marks=by_turns(k, 6)) for k, command in enumerate(COMMANDS)]
+    "ranks, options", [pytest.param(*command, marks=one_in(k, 6)) for k, command in enumerate(COMMANDS)]
 )
 def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
     outputs = []
@@ -253,7 +253,7 @@ def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
     assert outputs[0] == outputs[1]
 
 
-@by_turns(0, 3)
+@one_in(0, 3)
 def test_a_job_that_was_killed_resumes_on_fewer_ranks(tmp_path):
     program = [str(TRAINER / "train.py"), *COMMAND, f"--save={tmp_path}", "--every=2"]
     job, seen = torchrun(8, *program, "--steps=1000", "--pp=2", "--fs=2", "--tp=2"), ""

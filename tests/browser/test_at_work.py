@@ -5,7 +5,7 @@ import time
 
 import nbformat
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .lab import PATIENCE, ROOT
 
@@ -76,7 +76,7 @@ def until(condition):
     return found
 
 
-@by_turns(0, 3)
+@one_in(0, 3)
 def test_a_long_run_says_what_its_ranks_do_and_leaves_no_trace(open_, lab):
     notebook, pids = hanging(open_, lab)
     line = notebook.cell(1).get_by_text("2 ranks running hang: no call yet")
@@ -100,7 +100,7 @@ def goes_on(notebook):
     notebook.cell(2).get_by_text("['fine', 'fine']").wait_for()
 
 
-@by_turns(1, 3)
+@one_in(1, 3)
 def test_a_cell_that_hangs_is_interrupted(open_, lab):
     notebook, pids = hanging(open_, lab)
     notebook.menu("Kernel", "Interrupt Kernel")
@@ -110,7 +110,7 @@ def test_a_cell_that_hangs_is_interrupted(open_, lab):
     goes_on(notebook)
 
 
-@by_turns(2, 3)
+@one_in(2, 3)
 def test_the_kernel_is_restarted_in_the_middle_of_a_run(open_, lab):
     notebook, pids = hanging(open_, lab)
     notebook.menu("Kernel", "Restart Kernel…")

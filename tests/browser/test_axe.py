@@ -3,7 +3,7 @@
 import pytest
 
 from tests import ROOT
-from tests.sampling import in_turn, is_night
+from tests.sampling import is_taken, is_night
 from tools.site.python import from_npm
 
 AXE = "axe-core@4.14.1"
@@ -26,7 +26,7 @@ def test_axe_finds_nothing(chrome, site, scheme, request):
     context = chrome.browser.new_context(viewport={"width": 1280, "height": 900}, color_scheme=scheme)
     page, wrong = context.new_page(), {}
     for k, pattern in enumerate(PAGES):
-        if not is_night(request.config) and not in_turn(k + (scheme == "dark"), 2):
+        if not is_night(request.config) and not is_taken(k + (scheme == "dark"), 2):
             continue
         files = sorted(site.glob(f"{pattern}.html"))
         assert files, f"the site has no page {pattern}"

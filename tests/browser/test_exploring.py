@@ -5,7 +5,7 @@ import statistics
 
 import pytest
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .lab import SCREENSHOTS
 
@@ -49,7 +49,7 @@ def test_each_control_with_the_mouse(notebook):
     notebook.pictures("explore")
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_what_does_not_apply_is_off_and_says_why(notebook):
     choose(notebook, "all_gather")
     assert slider(notebook, "reduce op").is_disabled()
@@ -59,7 +59,7 @@ def test_what_does_not_apply_is_off_and_says_why(notebook):
     notebook.pictures("explore-off")
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_at_8_ranks_the_screen_has_the_sliders_and_all_that_they_change(notebook):
     page = notebook.page
     page.set_viewport_size({"width": 1280, "height": 800})
@@ -74,7 +74,7 @@ def test_at_8_ranks_the_screen_has_the_sliders_and_all_that_they_change(notebook
     page.set_viewport_size({"width": 1280, "height": 1000})
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_picture_that_is_not_yet_the_controls_is_marked_until_it_is(notebook):
     figure = notebook.page.locator(".jp-CodeCell .collectives")
     at_once = """slider => {
@@ -119,7 +119,7 @@ WATCH = """() => {
 }"""
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_from_a_control_to_its_picture(notebook, record_property):
     """Reported, not judged: 50 moves at 4 ranks. Judged: a burst of moves must not queue up."""
     page, press = notebook.page, notebook.keyboard.press

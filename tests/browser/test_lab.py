@@ -7,7 +7,7 @@ import time
 import pytest
 from PIL import Image
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .conftest import git
 from .lab import DARK, LIGHT, PATIENCE, SHOWN, Notebook, end_kernels
@@ -103,7 +103,7 @@ def test_the_first_picture_is_on_a_small_screen_after_shift_and_enter(opened):
 @pytest.mark.parametrize(
     "chapter",
     [
-        pytest.param(name, marks=by_turns(k))
+        pytest.param(name, marks=one_in(k))
         for k, name in enumerate(("00_start_here", "09_algorithms", "18_when_it_hangs"))
     ],
 )

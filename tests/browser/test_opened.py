@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.sampling import in_turn, when
+from tests.sampling import is_taken, when
 
 from .lab import ROOT
 
@@ -14,7 +14,7 @@ END = 150_000  # ms: a chapter, where others work on the same cores
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=when(k == 0 or in_turn(k, len(CHAPTERS))), id=path.stem)
+        pytest.param(path, marks=when(k == 0 or is_taken(k, len(CHAPTERS))), id=path.stem)
         for k, path in enumerate(CHAPTERS)
     ],
 )

@@ -6,7 +6,7 @@ from PIL import Image, ImageColor
 
 from collectives.draw.canvas import PALETTE
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .lab import DARK, LIGHT
 
@@ -16,7 +16,7 @@ from collectives.play import play
 play("1F1B", ranks=4, microbatches=8)"""
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_bubble_and_memory_move_with_the_controls(open_):
     notebook = open_(PLAY)
     notebook.run_all()
@@ -44,7 +44,7 @@ def test_bubble_and_memory_move_with_the_controls(open_):
     notebook.pictures("play")
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_costs_follow_their_sliders(open_):
     notebook = open_("from helpers import costs\n\ncosts()")
     notebook.run_all()
@@ -73,7 +73,7 @@ def add():
 run(add, world_size=4)"""
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_picture_is_as_dark_as_the_page_and_its_ranks_keep_their_colours(open_):
     notebook = open_(DRAWN)
     notebook.run_all()

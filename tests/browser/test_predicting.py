@@ -1,6 +1,6 @@
 """predict(): filled in wrong, then right; with the mouse, and with the keyboard alone."""
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 PREDICT = """\
 import torch
@@ -116,7 +116,7 @@ def test_with_the_keyboard_alone(open_):
     assert [source.split() for source in sources] == typed, "no key went into a cell"
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_restarted_kernel_breaks_nothing_and_is_named_where_one_is_needed(open_):
     notebook = open_(PREDICT)
     notebook.run_all()

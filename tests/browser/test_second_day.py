@@ -3,7 +3,7 @@
 import nbformat
 import pytest
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .conftest import KERNEL
 from .lab import Notebook, end_kernels
@@ -67,8 +67,8 @@ def next_day(chrome, course):
 @pytest.mark.parametrize(
     "days",
     [
-        pytest.param(1, marks=by_turns(0, 2), id="the second day"),
-        pytest.param(2, marks=by_turns(1, 2), id="the third, nothing run between"),
+        pytest.param(1, marks=one_in(0, 2), id="the second day"),
+        pytest.param(2, marks=one_in(1, 2), id="the third, nothing run between"),
     ],
 )
 def test_figures_play_and_a_prediction_says_what_to_do(next_day, days):

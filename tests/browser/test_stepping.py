@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .lab import DARK
 
@@ -140,7 +140,7 @@ def test_played_and_scrubbed_with_the_keyboard_alone(notebook):
     at(notebook, 1)
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_steps_go_on_after_a_restart_and_without_a_message(open_):
     frames = []
     notebook = open_(STEP, frames=frames)
@@ -178,7 +178,7 @@ def test_a_schedule_and_a_timeline_are_shown(notebook):
     notebook.pictures("timeline")
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_no_rank_is_lost_in_the_dark_and_no_chip_below_another(open_):
     notebook = open_(STEP, ROUND)
     notebook.run_all()

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from helpers.views.web import script
-from tests.sampling import in_turn, is_night
+from tests.sampling import is_taken, is_night
 from tests.test_colours import VISION, apart
 
 from .lab import SCREENSHOTS
@@ -109,7 +109,7 @@ def test_no_page_of_a_chapter_is_too_long_or_too_wide_for_a_phone(chrome, site, 
     seen = {}
     files = sorted([*site.glob("notebooks/[0-9]*.html"), *site.glob("exercises/*.html")])
     assert len(files) > 150
-    for file in files if is_night(request.config) else [file for k, file in enumerate(files) if in_turn(k)]:
+    for file in files if is_night(request.config) else [file for k, file in enumerate(files) if is_taken(k)]:
         page.goto(file.as_uri(), wait_until="domcontentloaded")
         seen[file.stem] = page.evaluate("(e => [e.scrollHeight, e.scrollWidth])(document.documentElement)")
     context.close()

@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from tests.corpus import puzzles
-from tests.sampling import by_turns
+from tests.sampling import one_in
 
 from .lab import PATIENCE, SCREENSHOTS
 
@@ -69,7 +69,7 @@ def test_a_loop_without_end_is_ended_and_the_next_run_works(cell_of):
     cell.get_by_text("✗ line 4: NotImplementedError").wait_for(timeout=PATIENCE)
 
 
-@by_turns(0, 2)
+@one_in(0, 2)
 def test_a_pipeline_is_drawn_in_time(cell_of):
     cell = cell_of("exercises/14_within_memory", "schedule_within")
     field = cell.get_by_role("textbox")
@@ -83,7 +83,7 @@ def test_a_pipeline_is_drawn_in_time(cell_of):
     cell.get_by_text("rank 1 waits at 1F1 for 0F1").wait_for(timeout=PATIENCE)
 
 
-@by_turns(1, 2)
+@one_in(1, 2)
 def test_an_exercise_is_raced_against_the_chapters_schedules(cell_of):
     cell = cell_of("exercises/09_beat_the_schedule", "faster_all_reduce")
     field = cell.get_by_role("textbox")
