@@ -30,16 +30,18 @@ def is_night(config) -> bool:
     return "not nightly" not in config.option.markexpr
 
 
-def spread(**axes):
-    """Every pair of two axes, of which `make test` takes a third: each value of either axis with several of the other.
+def spread(of: int = 3, **axes):
+    """Every pair of two axes, of which each push takes a third: each value of either axis with several of the other.
 
-    axes: name=(values, ids), two of them.
+    of: `make test` takes one of so many pairs, 3 or a multiple of it.  axes: name=(values, ids), two of them.
     """
     (first, (ones, one_ids)), (second, (others, other_ids)) = axes.items()
     return pytest.mark.parametrize(
         f"{first}, {second}",
         [
-            pytest.param(one, other, marks=when((i + k) % 3 == 0), id=f"{one_ids[i]}-{other_ids[k]}")
+            pytest.param(
+                one, other, marks=when((i + k) % of == 0, (i + k) % 3 == 0), id=f"{one_ids[i]}-{other_ids[k]}"
+            )
             for i, one in enumerate(ones)
             for k, other in enumerate(others)
         ],

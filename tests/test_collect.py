@@ -29,6 +29,7 @@ def collect(*arguments, cwd=ROOT):
     return subprocess.run(command, cwd=cwd, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.slow
 def test_a_job_that_hangs_is_gathered_from_its_host(tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     launch = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]

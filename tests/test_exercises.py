@@ -289,7 +289,7 @@ ODD = [
 ]  # fmt: skip
 
 
-@spread(name=(list(TASKS), list(TASKS)), odds=([ODD[k::3] for k in range(3)], range(3)))
+@spread(of=6, name=(list(TASKS), list(TASKS)), odds=([ODD[k::3] for k in range(3)], range(3)))
 def test_whatever_an_answer_returns_it_gets_a_verdict_in_words(name, odds):
     task = TASKS[name]
     for case in {case.world_size: case for case in task.cases if case.world_size in (1, 3)}.values():
@@ -673,6 +673,7 @@ def test_a_file_among_the_arguments_is_shown_by_its_words():
     assert in_words(File(b"", words)) == words
 
 
+@pytest.mark.slow
 def test_an_answer_whose_last_version_does_not_compile_is_not_called_right(script):
     done = script("""
         from IPython.core.interactiveshell import InteractiveShell

@@ -116,6 +116,7 @@ SLIPS = {
 }
 
 
+@pytest.mark.slow
 def test_a_slip_is_named(tmp_path, capsys):
     for name, (answer, _) in SLIPS.items():
         answered(tmp_path / f"{name}.ipynb", answer)

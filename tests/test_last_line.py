@@ -4,6 +4,8 @@ import os
 import subprocess
 import sys
 
+import pytest
+
 from tests import ROOT
 
 SCRIPT = """
@@ -16,6 +18,7 @@ dist.all_reduce(torch.ones(1))
 """
 
 
+@pytest.mark.slow
 def test_the_last_line_names_the_rank_and_the_verdict(tmp_path):
     script = tmp_path / "train.py"
     script.write_text(SCRIPT)

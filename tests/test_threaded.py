@@ -120,6 +120,7 @@ def everything():
     dist.barrier(dist.new_subgroups(8)[0])
 
 
+@pytest.mark.slow
 def test_the_cost_of_a_rank_hardly_grows_with_their_number():
     processor_seconds(8, everything)
     few, many = map(sum, zip(*([processor_seconds(n, everything) for n in (32, 256)] for _ in range(3))))

@@ -57,6 +57,7 @@ def test_a_checkpoint_continues_on_other_meshes(tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step2", "step4", "step6"]
 
 
+@pytest.mark.slow
 def test_islands_train_as_one_process_that_takes_them_in_turn():
     compare_islands(TRAINER)
 
@@ -83,7 +84,13 @@ def sampled(options, tp, path):
 
 @pytest.mark.parametrize(
     "mesh, experts, tp",
-    [({"pp": 2, "tp": 2}, 0, 4), ({"fs": 2, "tp": 2}, 0, 2), ({"dp": 2, "pp": 2}, 8, 4), ({"fs": 4}, 0, 1)],
+    [
+        ({"dp": 2, "pp": 2}, 8, 4),
+        *(
+            pytest.param(*others, marks=pytest.mark.slow)
+            for others in (({"pp": 2, "tp": 2}, 0, 4), ({"fs": 2, "tp": 2}, 0, 2), ({"fs": 4}, 0, 1))
+        ),
+    ],
     ids=lambda value: label(value, 0) if isinstance(value, dict) else str(value),
 )
 def test_a_sampler_gets_the_trainers_weights_by_one_all_to_all(mesh, experts, tp):
