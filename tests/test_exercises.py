@@ -71,7 +71,7 @@ def few_sizes(monkeypatch, request):
 def cases(table, answer_of):
     """Each task's first answer by `make test`, an eighth of the others at each push, all at night.
 
-    Of every third chapter's short tasks, `make test` takes the first; a short task's own answer, the one folded in its
+    Of every third chapter's short tasks, `make test` takes the first, and each push a third; a short task's own answer, the one folded in its
     chapter, is judged below. The sandbox judges others (test_score.py): both go through the same judge.
     """
     later = {task.name for tasks in PRACTICE.values() for task in tasks} - set(QUICK_PRACTICE)
@@ -81,11 +81,11 @@ def cases(table, answer_of):
             entry,
             marks=when(
                 k == 0 and not (table is RIGHT and name in practice.RIGHT) and name not in later,
-                k == 0 or is_taken(k, 8) or answer_of(entry).__name__ in AT_EACH_PUSH,
+                k == 0 and (name not in later or is_taken(at)) or is_taken(k, 8) or answer_of(entry).__name__ in AT_EACH_PUSH,
             ),
             id=f"{name}-{answer_of(entry).__name__}",
         )
-        for name, entries in table.items()
+        for at, (name, entries) in enumerate(table.items())
         for k, entry in enumerate(entries)
     ]
 
