@@ -21,8 +21,9 @@ TOLERANCE = dict(rtol=1e-9, atol=1e-11)
 STEPS = 2
 SAMPLE = [  # a mesh of each kind
     {}, {"fs": 2}, {"pp": 2, "tp": 2}, {"dp": 2, "cp": 2, "ep": 2}, {"pp": 2, "fs": 2, "tp": 2}, {"pp": 2, "fs": 2, "cp": 2},
-    {"ep": 2, "cp": 2, "tp": 2}, {"pp": 3, "fs": 2},
+    {"ep": 2, "cp": 2, "tp": 2}, {"pp": 3, "fs": 2}, {"fs": 2, "cp": 2, "tp": 2, "sequence": 1, "gather": 1},
 ]  # fmt: skip
+VARIANTS = [SAMPLE[-1], {"pp": 2, "tp": 4, "sequence": 1}, {"ep": 2, "tp": 2, "sequence": 1}, {"dp": 2, "cp": 4, "gather": 1}]
 
 
 def meshes(ranks):
@@ -34,9 +35,9 @@ def meshes(ranks):
 
 
 def grid():
-    """(mesh, number of experts) of all meshes of 1, 2, 4 and 8 ranks, and of 3 and 6 where layers aren't cut evenly."""
+    """(mesh, number of experts) of all meshes of 1, 2, 4 and 8 ranks, of 3 and 6 where layers aren't cut evenly, and VARIANTS."""
     for ranks in (1, 2, 4, 8, 3, 6):
-        for mesh in meshes(ranks):
+        for mesh in [*meshes(ranks), *(mesh for mesh in VARIANTS if prod(mesh.values()) == ranks)]:
             if ranks % 3 or {*mesh} <= {"pp", "dp", "fs"}:
                 yield mesh, 8
                 if "ep" not in mesh:

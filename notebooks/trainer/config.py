@@ -12,6 +12,8 @@ class Config:
     ep: int = 1  # ranks that share the experts of a block
     cp: int = 1  # parts of a sequence
     tp: int = 1  # parts of a matrix
+    sequence: int = 0  # 1: the ranks of tp share the positions, too, where no matrix is cut
+    gather: int = 0  # 1: keys and values go to all ranks of cp at once, not around a ring
 
     layers: int = 4
     width: int = 64
@@ -48,6 +50,7 @@ class Config:
         shares = self.dp * self.fs * self.ep * self.microbatches
         self._divides("rows", shares, "dp * fs * ep * microbatches")
         self._divides("length", 2 * self.cp if self.cp > 1 else 1, "2 * cp")
+        self._divides("length", self.cp * self.tp if self.sequence else 1, "cp * tp")
         self._divides("heads", self.tp, "tp")
         self._divides("width", 2 * self.heads, "2 * heads")
         if self.ep > 1 and not self.experts:

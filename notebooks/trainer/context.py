@@ -1,9 +1,11 @@
-"""Context parallel: a rank has some of the positions, and keys and values go around a ring."""
+"""Context parallel: a rank has some of the positions, and keys and values go around a ring, or (--gather 1) to all."""
 
 from functools import partial
 
 import torch
 import torch.distributed as dist
+import torch.nn.functional as F
+from tensor import Gather
 
 NOTHING = -1e30  # the lse of no keys at all; -inf would give nan where two of them meet
 
@@ -89,11 +91,18 @@ class Ring(torch.autograd.Function):
         return dq, *dkv, None, None
 
 
-def cut_context(block, positions, group):
-    attention = block.attention
-    attention.angles = attention.angles[positions[dist.get_rank(group)]]
-    attention.kernel = partial(ring_attention, positions=positions, group=group)
-
-
 def ring_attention(q, k, v, positions, group):
     return Ring.apply(q, k, v, positions, group)
+
+
+def gather_attention(q, k, v, positions, group):
+    """The same in one call for the keys and one for the values, which each rank then has whole."""
+    mask = positions[dist.get_rank(group)][:, None] >= torch.cat(list(positions))
+    k, v = Gather.apply(k, group), Gather.apply(v, group)
+    return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device))
+
+
+def cut_context(block, positions, group, way=ring_attention):
+    attention = block.attention
+    attention.angles = attention.angles[positions[dist.get_rank(group)]]
+    attention.kernel = partial(way, positions=positions, group=group)

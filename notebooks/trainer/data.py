@@ -4,6 +4,7 @@ import zlib
 from pathlib import Path
 
 import torch
+from mesh import place_on_mesh
 
 
 def load_text(config):
@@ -31,8 +32,11 @@ def zigzag(length, n):
 
 
 def microbatches(tokens, config, mesh):
-    """This rank's rows (by dp, fs and ep) and positions (by cp), in microbatches."""
-    at = dict(zip(mesh.mesh_dim_names, mesh.get_coordinate()))
+    """This rank's rows (by dp, fs and ep) and positions (by cp, and by tp if they are shared), in microbatches."""
+    at = dict(zip(mesh.mesh_dim_names, place_on_mesh(mesh.get_rank(), list(mesh.mesh.shape))))
     share = (at["dp"] * config.fs + at["fs"]) * config.ep + at["ep"]
-    mine = tokens.chunk(config.dp * config.fs * config.ep)[share][:, zigzag(config.length, config.cp)[at["cp"]]]
+    positions = zigzag(config.length, config.cp)[at["cp"]]
+    if config.sequence:
+        positions = positions.chunk(config.tp)[at["tp"]]
+    mine = tokens.chunk(config.dp * config.fs * config.ep)[share][:, positions]
     return mine.contiguous().to(config.device).chunk(config.microbatches)

@@ -10,6 +10,14 @@ def make_mesh(config):
     return dist.init_device_mesh(config.device, sizes, mesh_dim_names=DIMENSIONS)
 
 
+def place_on_mesh(rank, sizes):
+    place = []
+    for size in reversed(sizes):
+        rank, here = divmod(rank, size)
+        place.append(here)
+    return place[::-1]
+
+
 def group_over(mesh, *names):
     """The group of all ranks that differ from this one in these dimensions alone."""
     varied = [DIMENSIONS.index(name) for name in names]

@@ -9,7 +9,7 @@ import torch
 import torch.distributed as dist
 from checkpoint import load, save
 from config import from_command_line
-from context import cut_context
+from context import cut_context, gather_attention, ring_attention
 from data import batch, load_text, microbatches, zigzag
 from experts import cut_experts
 from fsdp import pieces_of, shard_model
@@ -20,7 +20,7 @@ from outer import Islands
 from pipeline import Stage, shard_range
 from replicas import Replicas
 from survive import Quorum
-from tensor import cut_block
+from tensor import Copy, Gather, Scatter, Sum, add_up_replicas, cut_block
 
 
 class Trainer:
@@ -32,6 +32,8 @@ class Trainer:
         for block in self.model:
             if isinstance(block, Block):
                 self.cut(block)
+        if config.sequence and config.tp > 1:
+            add_up_replicas(self.model, self.mesh.get_group("tp"))
         self.replicas = Replicas(group_over(self.mesh, "dp", "ep", "cp"))
         self.expert_replicas = Replicas(group_over(self.mesh, "dp", "cp"))
         fs = self.mesh.get_group("fs")
@@ -45,9 +47,11 @@ class Trainer:
         if self.config.ep > 1:
             cut_experts(block, self.mesh.get_group("ep"))
         if self.config.tp > 1:
-            cut_block(block, self.mesh.get_group("tp"))
+            operators = (Gather, Scatter) if self.config.sequence else (Copy, Sum)
+            cut_block(block, self.mesh.get_group("tp"), *operators)
         if self.config.cp > 1:
-            cut_context(block, zigzag(self.config.length, self.config.cp), self.mesh.get_group("cp"))
+            way = gather_attention if self.config.gather else ring_attention
+            cut_context(block, zigzag(self.config.length, self.config.cp), self.mesh.get_group("cp"), way)
 
     @property
     def state(self):
@@ -61,7 +65,7 @@ class Trainer:
         while self.quorum and not self.quorum.agrees([loss, *(layer.gradient for layer in self.layers)]):
             self.optimizer.steps = self.quorum.regroup(self.optimizer.steps)
             loss = self.backward()
-        norm, loss = norm_and_loss(self.optimizer.pieces, loss, copies=self.config.tp)
+        norm, loss = norm_and_loss(self.optimizer.pieces, loss, copies=1 if self.config.sequence else self.config.tp)
         self.optimizer.step(norm)
         if self.islands:
             self.islands.meet(self.optimizer.steps)
