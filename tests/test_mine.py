@@ -87,6 +87,9 @@ def answers(chapter):
 
 FILES = sorted(swap.TRAINER.glob("*.py"))
 TRAINERS = {name: text for path in FILES for name, text in definitions(path.read_text()).items()}
+OF_THE_BOOK = {  # the chapters' own model, which reads "Alice", and its batches
+    "Attention", "Block", "Head", "MLP", "batch", "decoder", "flatten", "initialise", "loss_of", "turned",
+}  # fmt: skip
 ADAPTED = {  # what the trainer has in a more general form, for groups of a mesh and for microbatches
     "12_sharded_data_parallel": {"ShardedLayer"},
     "15_experts": {"Experts"},
@@ -109,11 +112,17 @@ def test_a_function_of_a_chapter_is_the_trainers_of_the_same_name(chapter):
 def test_answers_of_short_tasks_are_the_trainers():
     parts = {part.name: part.chapter for part in swap.parts()}
     assert set(parts) == {
-        "order_1f1b", "route", "merge_parts", "zigzag_positions", "shard_range", "newest_complete", "norm_of_all",
-        "outer_step", "due_fragment",
+        "order_1f1b", "route", "merge_parts", "zigzag_positions", "shard_range", "newest_complete", "place_on_mesh",
+        "norm_of_all", "outer_step", "due_fragment",
     }  # fmt: skip
     for name, chapter in parts.items():
         assert answers(chapter)[name] == TRAINERS[name], name
+
+
+def test_what_chapters_import_is_not_in_the_trainer_as_well():
+    files = (course.ROOT / "helpers" / "model").glob("*.py")
+    ours = {name for path in files for name in definitions(path.read_text())}
+    assert ours & TRAINERS.keys() == OF_THE_BOOK
 
 
 # --- in a copy of the trainer -----------------------------------------------------------------

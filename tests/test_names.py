@@ -27,7 +27,7 @@ PUBLIC = {
     "collectives/same/side_by_side.py: Same",
     "collectives/same/side_by_side.py: same",
 }
-MOST_BINDINGS = 1586  # of all variables, parameters, functions and classes; may only fall
+MOST_BINDINGS = 1582  # of all variables, parameters, functions and classes; may only fall
 
 # Modules that share a name, and why they may.
 SAME_STEM = {

@@ -44,8 +44,11 @@ class Attention(nn.Module):
     def forward(self, x):  # [rows, length, width]
         q, k, v = (f(x).unflatten(-1, (-1, self.size)).transpose(1, 2) for f in (self.q, self.k, self.v))
         turns = self.angles[: x.shape[1]]
-        y = F.scaled_dot_product_attention(turned(q, turns), turned(k, turns), v, is_causal=True, enable_gqa=True)
+        y = self.kernel(turned(q, turns), turned(k, turns), v)
         return self.o(y.transpose(1, 2).flatten(2))
+
+    def kernel(self, q, k, v):  # where ranks share a sequence, a different one
+        return F.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=True)
 
 
 def angles(length: int, size: int) -> torch.Tensor:
