@@ -634,8 +634,8 @@ def gathered(mine, shared):
 
 
 def seconds_of(n, nbytes, alpha, beta):
-    each = 2 * (n - 1) / n * nbytes / beta
-    return {"one-shot": alpha + (n - 1) * nbytes / beta, "two-shot": 2 * alpha + each, "ring": 2 * (n - 1) * alpha + each}
+    each = 2 * (n - 1) / n * nbytes * beta
+    return {"one-shot": alpha + (n - 1) * nbytes * beta, "two-shot": 2 * alpha + each, "ring": 2 * (n - 1) * alpha + each}
 
 
 @right("fastest")

@@ -13,9 +13,9 @@ from helpers.exercise import Budget, Case, Suspect, Task, valued
 
 def seconds(n, nbytes, alpha, beta):
     return {
-        "one-shot": alpha + (n - 1) * nbytes / beta,
-        "two-shot": 2 * alpha + 2 * (n - 1) / n * nbytes / beta,
-        "ring": 2 * (n - 1) * alpha + 2 * (n - 1) / n * nbytes / beta,
+        "one-shot": alpha + (n - 1) * nbytes * beta,
+        "two-shot": 2 * alpha + 2 * (n - 1) / n * nbytes * beta,
+        "ring": 2 * (n - 1) * alpha + 2 * (n - 1) / n * nbytes * beta,
     }
 
 
@@ -26,13 +26,13 @@ def least(times):
 FASTEST = valued(
     "fastest",
     {
-        "8 ranks, 16 KB": (8, 2**14, 2e-6, 370e9),
-        "8 ranks, 16 MB": (8, 2**24, 2e-6, 370e9),
-        "2 ranks, 16 MB": (2, 2**24, 2e-6, 370e9),
-        "4 ranks, where bytes don't matter": (4, 8, 1e-5, 1e11),
-        "4 ranks, 4 MB": (4, 2**22, 1e-6, 1e11),
-        "2 ranks, where steps cost nothing": (2, 2**20, 0.0, 1e9),
-        "4 ranks, where steps cost nothing": (4, 2**20, 0.0, 1e9),
+        "8 ranks, 16 KB": (8, 2**14, 2e-6, 1 / 370e9),
+        "8 ranks, 16 MB": (8, 2**24, 2e-6, 1 / 370e9),
+        "2 ranks, 16 MB": (2, 2**24, 2e-6, 1 / 370e9),
+        "4 ranks, where bytes don't matter": (4, 8, 1e-5, 1e-11),
+        "4 ranks, 4 MB": (4, 2**22, 1e-6, 1e-11),
+        "2 ranks, where steps cost nothing": (2, 2**20, 0.0, 1e-9),
+        "4 ranks, where steps cost nothing": (4, 2**20, 0.0, 1e-9),
     },
     lambda *about: least(seconds(*about)),
     suspects={
