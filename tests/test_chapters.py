@@ -260,3 +260,9 @@ def test_a_lesson_names_sections_that_its_chapter_has():
         named = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", lesson)
         assert [name for name in named if not any(heading.startswith(name.rstrip("?")) for heading in headings)] == []
     assert len(planned) == len(CHAPTERS)
+
+
+def test_the_stored_progress_lists_every_chapter_and_exercise():
+    shown = read(ROOT / "notebooks" / "your_tools.ipynb").cells[-1].outputs[0].data["text/plain"]
+    exercises = [path.stem for path in NOTEBOOKS if path.parent.name == "exercises"]
+    assert re.findall(r"^  (\d\d_\w+) ", shown, re.MULTILINE) == [path.stem for path in CHAPTERS] + exercises
