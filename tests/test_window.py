@@ -7,8 +7,10 @@ import pytest
 import torch
 import torch.distributed as dist
 
+from collectives.cost import bill
 from collectives.launch.pretended import run as pretended
 from collectives.log.traffic import count
+from collectives.machines import nvlink_node
 from collectives.rank import window as windows
 from helpers import RankFailed, Stuck, Window, run
 
@@ -28,6 +30,10 @@ def pushes():
     return window.pushed
 
 
+def meets():
+    dist.barrier()
+
+
 def test_what_is_put_is_there_after_the_wait_and_is_drawn_and_counted():
     done = run(pushes, world_size=3)
     assert done.results == [24, 16, ([0.0, 0.0, 30.0, 20.0], [4.0], 4)]
@@ -42,6 +48,16 @@ def test_what_is_put_is_there_after_the_wait_and_is_drawn_and_counted():
     assert (traffic.sent, traffic.received) == ([24.0, 20.0, 0.0], [0.0, 24.0, 20.0])
     picture = done.draw(slice(1, None)).svg()
     assert "30 20" in picture and "signal 1" in picture
+
+
+def test_a_forecast_and_a_bill_name_what_they_leave_out():
+    done = run(pushes, world_size=3)
+    assert "Calls on a Window aren't part of this" in done.on("nccl")
+    found = bill(done, nvlink_node("H100", 3))
+    assert found.unpriced == 7 and [item.op for item in found] == ["barrier"]
+    assert "left out: 7 of all ranks' calls, on windows, have no price" in repr(found)
+    without = run(meets, world_size=3)
+    assert "Window" not in without.on("nccl") and "left out" not in repr(bill(without, nvlink_node("H100", 3)))
 
 
 def test_without_a_record_the_bytes_are_the_same():

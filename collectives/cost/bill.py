@@ -12,7 +12,7 @@ import numpy as np
 
 from ..format import align, duration, size
 from ..log.calls import Call
-from ..log.collectives import ONE_SIDED, of
+from ..log.collectives import ON_WINDOWS, of
 from ..machines.topology import Machine
 from ..outcome.run import Run
 from .result import Cost
@@ -46,10 +46,12 @@ class Bill(list):
         world_size: int,
         issued: int = 0,
         captured: int = 0,
+        unpriced: int = 0,
         band: tuple[float, float] | None = None,
     ) -> None:
         super().__init__(items)
         self.issued, self.captured = issued, captured  # of these calls: left to a stream, gone into a CUDA graph
+        self.unpriced = unpriced  # puts, gets, signals, and waits on windows, of all ranks
         self.band = band  # seconds of all, where every call takes the least or the most of nine of ten systems
         self.rank, self.machine, self.world_size = rank, machine, world_size  # rank: as it was recorded
         self.seconds = sum(item.seconds for item in self)  # one call after the other; overlapping calls cost less
@@ -68,7 +70,8 @@ class Bill(list):
         graphs = (
             f"\n  {self.captured:,} of them are in CUDA graphs: priced once, and no replay" if self.captured else ""
         )
-        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}{around}{known}{graphs}"
+        left = f"\n  left out: {self.unpriced:,} of all ranks' calls, on windows, have no price" if self.unpriced else ""
+        return f"{table}\n  one after the other: {duration(self.seconds)}{share}; {calls}{around}{known}{graphs}{left}"
 
 
 def bill(
@@ -88,8 +91,9 @@ def bill(
         placed on the machine in the same order, node by node; neighbors stay neighbors.  S, a call's buffer, stays.
     larger: S on the machine / S as recorded.
 
-    Sends and receives pass each other: a rank waits for the more of the two.  A Window has no price.  Raises ValueError for
-    a grid that isn't of these ranks, a group that isn't part of it though it should grow, a machine too small or without NCCL.
+    Sends and receives pass each other: a rank waits for the more of the two.  Calls on a Window have no price, and are
+    counted.  Raises ValueError for a grid that isn't of these ranks, a group that isn't part of it though it should grow,
+    a machine too small or without NCCL.
     """
     calls = what.calls if isinstance(what, Run) else list(what)
     recorded = what.world_size if isinstance(what, Run) else 1 + max((max(c.group) for c in calls), default=0)
@@ -97,7 +101,7 @@ def bill(
     price_of = cache(lambda op, ranks: nccl(op, machine, np.frombuffer(ranks, np.int64)))
     paid: dict[int, dict[tuple, list[Cost]]] = defaultdict(lambda: defaultdict(list))  # recorded rank -> kind -> costs
     for call in calls:
-        if len(call.group) == 1 or call.op in (*ONE_SIDED, "wait"):
+        if len(call.group) == 1 or call.op in ON_WINDOWS:
             continue
         over, ranks = layout.message(*call.events[0].ends) if call.is_message else layout.group(call.group)
         op, nbytes = whole_buffer(call, larger)
@@ -113,7 +117,8 @@ def bill(
     mine = [e for call in calls for e in call if e.rank == rank and len(e.group) > 1]
     captured = sum(e.captured for e in mine)
     issued = sum(e.issued is not None and e.end is None and not e.captured for e in mine)
-    return Bill(items, rank, machine, prod(layout.real), issued, captured, band)
+    unpriced = sum(e.op in ON_WINDOWS for call in calls for e in call)
+    return Bill(items, rank, machine, prod(layout.real), issued, captured, unpriced, band)
 
 
 def _items(paid: dict[tuple, list[Cost]]) -> list[Item]:

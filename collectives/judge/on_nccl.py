@@ -23,7 +23,7 @@ from typing import NamedTuple, Sequence
 
 from ..log.backends import NCCL
 from ..log.calls import Call, Matcher
-from ..log.collectives import ONE_SIDED
+from ..log.collectives import ON_WINDOWS
 from ..log.event import Event
 from ..log.messages import Began, Called, Completed, Issued
 from .monitor import Monitor
@@ -195,7 +195,7 @@ def _rank(calls: Sequence[Event], one_stream: bool) -> _DeviceRank:
     """A rank's launches: its calls, as it would make them on NCCL."""
     launches: list[_Launch] = []
     ends: list[float] = []  # of the first wait for each launch
-    for event in (event for event in calls if len(event.group) > 1 and event.op not in (*ONE_SIDED, "wait")):
+    for event in (event for event in calls if len(event.group) > 1 and event.op not in ON_WINDOWS):
         if not launches or not _continues(launches[-1].parts, event, ends[-1]):
             pair = tuple(sorted(event.ends)) if event.is_message and event.within != BATCH else None
             communicator = (event.group_name, event.group, pair)

@@ -213,6 +213,7 @@ _TABLE = (
 # Operations between two ranks, by the direction of the data; and those that need no call of the other rank.
 SENDS, RECEIVES = ("send", "put", "signal"), ("recv", "get", "wait")
 ONE_SIDED = ("put", "signal", "get")
+ON_WINDOWS = (*ONE_SIDED, "wait")
 COUNTERPART = {"send": "recv", "recv": "send", "wait": "signal"}  # the call of the other rank
 COLLECTIVES = {row.op: row for row in _TABLE}
 _BY_NAME = {name: row for row in _TABLE for name in (row.op, *row.also)}

@@ -5,6 +5,7 @@ from typing import Sequence
 from ...format import name_ranks, wrap
 from ...log import backends
 from ...log.calls import Call
+from ...log.collectives import ON_WINDOWS
 from ...log.event import Event
 from ..on_nccl import BATCH, Forecast, forecast
 from ..verdict import Standstill
@@ -21,6 +22,10 @@ _APART = f"On NCCL, a message of a {BATCH} is matched only by another batch: mak
 _ONE_ORDER = "NCCL asks every rank to issue the calls of different groups in one order: a device may have no room for two at a time."
 _ORDER = "On NCCL, a group's calls run one after the other, and a barrier holds up the rank itself."
 
+_WINDOWS = (
+    "Calls on a Window aren't part of this: NCCL's are ncclPutSignal and ncclWaitSignal, which have rules of their own."
+)
+
 
 def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]]) -> str:
     """A note on how a run would go on NCCL; for its errors, see Run.on."""
@@ -29,7 +34,9 @@ def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]])
     if not all(call.is_complete for call in calls):
         raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
     found = forecast(events)
-    return "\n".join([*_hang(found), *(wrap(_crossed(call)) for call in found.crossed)]) or _ENDS
+    told = [*_hang(found), *(wrap(_crossed(call)) for call in found.crossed)] or [_ENDS]
+    left_out = any(event.op in ON_WINDOWS for of_rank in events for event in of_rank)
+    return "\n".join([*told, *([wrap(_WINDOWS)] if left_out else [])])
 
 
 def _hang(found: Forecast) -> list[str]:
