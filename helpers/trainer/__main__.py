@@ -33,7 +33,7 @@ def main() -> int:
         for mesh in SAMPLE:
             for experts in (0, 8) if "ep" not in mesh else (8,):
                 compare(path, prod(mesh.values()), [(mesh, experts)])
-                print(f"{label(mesh, experts):<26}trains as one process does", flush=True)
+                print(f"{label(mesh, experts):<38}trains as one process does", flush=True)
         with tempfile.TemporaryDirectory() as folder:
             resume(path, folder)
         print("A checkpoint continues on other meshes.")
