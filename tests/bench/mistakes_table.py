@@ -246,7 +246,7 @@ NAMED, NARROWED, SILENT = "**named**", "verdict", "silent"
 REPORTS_INTRO = """
 ## Reports of real programs
 
-Of {total} public bug reports, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports), this course
+Of {total} bug reports, nearly all of them public, each rewritten as a small program in [tests/corpus/reports](../tests/corpus/reports), this course
 names the cause of {named}, by one way of running at least. It says something about {narrowed} more, and nothing at all about {silent}.
 Plain gloo names {plain}, DETAIL {detail}.
 Those who wrote the judge have seen these reports, so expect less on yours. To add one that they haven't seen, write one more
