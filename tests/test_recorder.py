@@ -5,9 +5,13 @@ from __future__ import annotations
 import copy
 import functools
 import gc
+import importlib.util
 import inspect
+import os
 import pickle
 import re
+import subprocess
+import sys
 import threading
 import time
 import warnings
@@ -40,6 +44,7 @@ from collectives.rank.torch_private import HasSource
 from collectives.rank.traced import TracedWork
 from collectives.rank.tracer import MAX_OPEN, Tracer
 from helpers import Mismatch, Stuck, Summary, run
+from tests import ROOT
 
 # Operators that communicate nothing by themselves. wait_tensor waits for a Work, and that tells of it; wait_tensors,
 # of torch 2.15, for several. Two are there once torch._dynamo is imported.
@@ -1319,3 +1324,69 @@ def test_warnings_about_the_learners_line_are_printed():
     user, future = "UserWarning", "FutureWarning"
     assert kinds == [user, "DeprecationWarning", future, user, user, future, user]
     assert all(word in done.stdout[0] for word in words) and done.results == [1]
+
+
+# --- what depends on torch's version ------------------------------------------------------
+
+
+def test_an_average_is_recorded_as_one_and_fails_where_gloo_and_torch_do():
+    """gloo has had AVG since 2025, for floating-point numbers; functional collectives have no backward of it."""
+
+    def averages():
+        from torch.distributed import _functional_collectives
+
+        rank = dist.get_rank()
+        x, whole = torch.tensor([1.0 + rank, -3.0]), torch.tensor([rank, 1])
+        dist.all_reduce(x, dist.ReduceOp.AVG)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            dist.all_reduce(whole, dist.ReduceOp.AVG)
+        slope = torch.ones(2, requires_grad=True)
+        mean = _functional_collectives.all_reduce(slope, "avg", dist.group.WORLD)
+        with pytest.raises(RuntimeError, match="only supports 'sum'"):
+            mean.sum().backward()
+        return x.tolist()
+
+    done = run(averages, world_size=2)
+    assert done.results == [[1.5, -3.0]] * 2
+    assert [(e.op, e.reduce_op) for e in done.events[0]] == [("all_reduce", "AVG")] * 3
+
+
+EVERY_KIND = """
+import torch, torch.distributed as dist
+from helpers import run
+
+def calls():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    x, all_of_it = torch.full((4,), float(rank)), torch.zeros(8)
+    dist.broadcast(x, src=1)
+    dist.all_reduce(x)
+    dist.all_gather_single(all_of_it, x)
+    dist.reduce_scatter_single(x, all_of_it)
+    dist.all_to_all_single(torch.zeros(4), x)
+    dist.all_reduce(x, group=dist.new_group([0, 1]))
+    ops = [dist.P2POp(dist.isend, x, 1 - rank), dist.P2POp(dist.irecv, torch.zeros(4), 1 - rank)]
+    for work in dist.batch_isend_irecv(ops):
+        work.wait()
+    dist.barrier()
+    return x.tolist()
+
+if __name__ == "__main__":
+    done = run(calls, world_size=2)
+    print(done.results, [[(e.op, e.nbytes, e.reduce_op) for e in mine] for mine in done.events])
+"""
+TORCHCOMMS = "TORCH_DISTRIBUTED_USE_TORCHCOMMS"
+HAS_BACKENDS = importlib.util.find_spec("torchcomms._comms") if importlib.util.find_spec("torchcomms") else None
+VERSION = tuple(map(int, torch.__version__.split(".")[:2]))
+
+
+def recorded_under(setting, folder):
+    (folder / "calls.py").write_text(EVERY_KIND)
+    environ = os.environ | {"PYTHONPATH": str(ROOT), TORCHCOMMS: setting}
+    return subprocess.run(
+        [sys.executable, "calls.py"], cwd=folder, env=environ, capture_output=True, text=True, timeout=120, check=True
+    ).stdout
+
+
+@pytest.mark.skipif(VERSION < (2, 14) or not HAS_BACKENDS, reason="TorchComms needs torch 2.14 and its own backends")
+def test_calls_that_torchcomms_carries_are_recorded_like_gloos(tmp_path):
+    assert recorded_under("1", tmp_path) == recorded_under("0", tmp_path)
