@@ -112,7 +112,7 @@ def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int | None = None) -> 
     if gpus <= node:
         return nvlink_node(gpu, gpus)
     if gpus % node:
-        racks = "; of a rack, clouds rent 64: node=64" * (node == RACK)
+        racks = "; jobs often take 64 GPUs of a rack: node=64" * (node == RACK)
         raise ValueError(f"nodes have {node} GPUs: {node} must divide {gpus}{racks}.")
     return rails(gpus // node, gpu, nic, node)
 
