@@ -127,7 +127,7 @@ def _thought_on(task: Task | Puzzle, error: RunError) -> str:
     if failed:
         if _SLIP.match(last):
             return ""
-        if "can't be cast to the desired output type" in last:
+        if "can't be cast to the desired output type" in last and "divided" not in thought:
             return "an integer tensor can't hold a fraction, so it can't be divided in place. Which dtype should the result have?"
         if "NoneType" in last and "elements of type" not in last and "None" not in thought:
             return "" if _NONE_RETURNED[4:] in str(error) else _NONE_RETURNED
@@ -251,13 +251,9 @@ def _items(values: tuple | list) -> str:
 def _other_ranks(wrong: tuple[int, ...], world_size: int) -> str:
     """A sentence about the ranks that the rest is not about: which are right and which are not."""
     right = [rank for rank in range(world_size) if rank not in wrong]
-    if world_size == 1:
-        return ""
     if not right:
-        return f"{_are(wrong[1:])} wrong too."
-    if len(wrong) == 1:
-        return f"{_are(right)} right."
-    return f"{_are(right)} right, the others are not."
+        return f"{_are(wrong[1:])} wrong too." if world_size > 1 else ""
+    return f"{_are(right)} right{', the others are not' * (len(wrong) > 1)}."
 
 
 def _are(ranks: Sequence[int]) -> str:

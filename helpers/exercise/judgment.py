@@ -49,7 +49,9 @@ def judge(
     others: the inputs and results of further cases. A mistake that predicts this result only, and not theirs, isn't named.
     """
     if isinstance(task, Puzzle):
-        return task.verdict(case, inputs[0], attempt.results[0], budget)
+        verdict = task.verdict(case, inputs[0], attempt.results[0], budget)
+        outcomes = [(x, y) for (x,), (y,) in others]
+        return replace(verdict, thought=task.thought_on(outcomes)) if outcomes and task.thought_on else verdict
     allowed, traffic = task.allowed, attempt.traffic
     return (
         _first("calls", attempt, lambda e: allowed is not None and e.op not in allowed)
@@ -63,9 +65,8 @@ def judge(
 
 def budget_finding(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:
     """The first limit that an otherwise right answer exceeds, or None."""
-    if isinstance(task, Puzzle):
-        return task.verdict(case, inputs[0], attempt.results[0], True)
-    return _budget(task, case, inputs, attempt.traffic, attempt)
+    puzzle = isinstance(task, Puzzle)
+    return judge(task, case, inputs, attempt) if puzzle else _budget(task, case, inputs, attempt.traffic, attempt)
 
 
 def unheard(task: Task | Puzzle, case: Case, inputs: list[tuple], attempt: Attempt) -> Finding | None:

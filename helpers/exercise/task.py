@@ -104,6 +104,7 @@ class Puzzle:
     verdict: Callable[[Case, tuple, Any, bool], "Finding | None"]  # case, arguments, result, whether the budget counts
     praise: Callable[[Case, tuple, Any], str]  # a right answer's achievement
     thoughts: dict[str, str] = field(default_factory=dict)  # name of an error of the run -> one thing to think about
+    thought_on: Callable[[list[tuple[tuple, Any]]], str] | None = None  # arguments and results -> the thought on all of them
 
     def arguments(self, case: Case, seed: str = "") -> list[tuple]:
         """The arguments of the one call, in a list of one, as Task.arguments."""

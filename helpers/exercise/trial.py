@@ -93,10 +93,9 @@ class AnswerTrial:
                 raise kind(broken_words(task, case.world_size, error, case, arguments, passed)) from None
             (attempt,) = attempts_of(done, 1)
             if verdict := judge(task, case, arguments, attempt, self.budget):
-                if verdict.aspect == "values" and verdict.thought and isinstance(task, Task):
-                    ran = [
-                        trial for trial in (*ran, *self._on_more(case)) if trial[0] in passed or _alike(trial[0], case)
-                    ]
+                if verdict.aspect == "values" and verdict.thought:
+                    also = passed if isinstance(task, Task) else task.cases
+                    ran = [trial for trial in (*ran, *self._on_more(case)) if trial[0] in also or _alike(trial[0], case)]
                     others = [(inputs, attempt.results) for _, inputs, attempt in ran]
                     verdict = judge(task, case, arguments, attempt, self.budget, others)
                 words, shows = "", verdict.shows

@@ -37,16 +37,20 @@ def valued(
         if is_equal(result, expected):
             return None
         words = f"{name} is wrong for {case.kind}.\n  expected   {value_words(expected)}\n  got        {value_words(result)}"
-        if result is None and all(right(*values) is not None for values in given.values()):
-            return Finding("values", words=words, thought="printing a value doesn't return it.")
-        known = (said for wrong, said in (suspects or {}).items() if is_equal(result, wrong(*arguments)))
-        return Finding("values", words=words, thought=next(known, thought))
+        return Finding("values", words=words, thought=thought_on([(arguments, result)]))
+
+    def thought_on(outcomes: list[tuple[tuple, Any]]) -> str:
+        """The thought of the first suspect with all these results.  outcomes: arguments and results."""
+        if outcomes[-1][1] is None and all(right(*values) is not None for values in given.values()):
+            return "printing a value doesn't return it."
+        known = (suspects or {}).items()
+        return next((said for wrong, said in known if all(is_equal(y, wrong(*x)) for x, y in outcomes)), thought)
 
     def draw(d: Draw) -> tuple:
         return tuple(each.clone() if isinstance(each, torch.Tensor) else each for each in given[d.case.kind])
 
-    cases = tuple(Case(1, kind) for kind in given)
-    return Puzzle(name, cases, draw, verdict, lambda case, arguments, result: praise.format(value_words(result)))
+    cases, sentence = tuple(Case(1, kind) for kind in given), lambda case, x, y: praise.format(value_words(y))
+    return Puzzle(name, cases, draw, verdict, sentence, thought_on=thought_on)
 
 
 def is_equal(got: Any, expected: Any) -> bool:
@@ -54,8 +58,7 @@ def is_equal(got: Any, expected: Any) -> bool:
     if isinstance(expected, torch.Tensor):
         return difference(expected, got, largest([expected])) is None
     if isinstance(expected, (list, tuple)):
-        listed = isinstance(got, (list, tuple)) and len(got) == len(expected)
-        return listed and all(map(is_equal, got, expected))
+        return isinstance(got, (list, tuple, range)) and len(got) == len(expected) and all(map(is_equal, got, expected))
     if isinstance(expected, (bool, str, type(None))):
         return type(got) is type(expected) and got == expected
     number = got.item() if isinstance(got, torch.Tensor) and got.numel() == 1 else got

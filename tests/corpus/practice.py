@@ -80,6 +80,14 @@ def a_string_for_an_op():
     return trained(lambda w: dist.all_reduce(w.grad, op="avg"))
 
 
+@wrong("train_together", "did this None come from a call")
+def into_the_name():
+    def line(w):
+        w.grad = dist.all_reduce(w.grad, op=dist.ReduceOp.AVG)
+
+    return trained(line)
+
+
 @wrong("train_together", "follow process 0's gradient")
 def broadcast_gradient():
     return trained(lambda w: dist.broadcast(w.grad, src=0))
@@ -324,7 +332,7 @@ def always_paired(x):
 @right("deal_rows")
 def one_send_each(table):
     rank, n = dist.get_rank(), dist.get_world_size()
-    parts = table.chunk(n)
+    parts = table.tensor_split(n)
     if rank == 0:
         for dst in range(1, n):
             dist.send(parts[dst], dst=dst)
@@ -338,24 +346,43 @@ def one_send_each(table):
 def broadcast_and_cut(table):
     whole = table.clone()
     dist.broadcast(whole, src=0)
-    return whole.chunk(dist.get_world_size())[dist.get_rank()]
+    return whole.tensor_split(dist.get_world_size())[dist.get_rank()]
 
 
 @wrong("deal_rows", "rows of the rank's own table")
 def cut_my_own(table):
-    return table.chunk(dist.get_world_size())[dist.get_rank()]
+    return table.tensor_split(dist.get_world_size())[dist.get_rank()]
+
+
+@wrong("deal_rows", "as long as the longest")
+def blocks_of_two_lengths(table):
+    rank, blocks = dist.get_rank(), list(table.tensor_split(dist.get_world_size()))
+    mine = torch.zeros_like(blocks[rank])
+    dist.scatter(mine, blocks if rank == 0 else None, src=0)
+    return mine
+
+
+@wrong("deal_rows", "the padding is still there")
+def with_the_padding(table):
+    rank, blocks = dist.get_rank(), list(table.tensor_split(dist.get_world_size()))
+    most = len(blocks[0])
+    padded = [torch.cat([block, block.new_zeros(most - len(block), block.shape[1])]) for block in blocks]
+    mine = torch.zeros_like(padded[0])
+    dist.scatter(mine, padded if rank == 0 else None, src=0)
+    return mine
 
 
 @wrong("deal_rows", "Who cuts?")
 def let_scatter_cut(table):
-    mine = torch.zeros_like(table.chunk(dist.get_world_size())[0])
+    mine = torch.zeros_like(table.tensor_split(dist.get_world_size())[0])
     dist.scatter(mine, table if dist.get_rank() == 0 else None, src=0)
     return mine
 
 
 @wrong("deal_rows", "does every rank call")
 def only_rank_zero_calls(table):
-    parts = list(table.chunk(dist.get_world_size()))
+    blocks = table.tensor_split(dist.get_world_size())
+    parts = [torch.cat([block, table[: len(blocks[0]) - len(block)]]) for block in blocks]
     mine = torch.zeros_like(parts[0])
     if dist.get_rank() == 0:
         dist.scatter(mine, parts, src=0)
@@ -493,6 +520,13 @@ def by_view(tensors):
     flat = torch.cat([t.view(-1) for t in tensors])
     dist.all_reduce(flat)
     return [p.view(t.shape) for p, t in zip(flat.split([t.numel() for t in tensors]), tensors)]
+
+
+@wrong("sum_all", "(?s)equal size(?!.*refuses)")
+def stacked(tensors):
+    together = torch.stack(tensors)
+    dist.all_reduce(together)
+    return list(together)
 
 
 @wrong("sum_all", "the shapes are gone")

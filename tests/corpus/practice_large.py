@@ -103,6 +103,11 @@ def to_the_brim(parameters, gpus, activations, memory):
     return None
 
 
+@wrong("fits_sharded", "how many of the 16 bytes are on every rank")
+def shards_forgotten(parameters, gpus, activations, memory):
+    return next((z for z, b in enumerate((16, 4, 2, 0)) if 1.2 * (parameters * b + activations) <= memory), None)
+
+
 @wrong("fits_sharded", "smallest stage that fits")
 def always_three(parameters, gpus, activations, memory):
     return 3
@@ -579,6 +584,11 @@ def per_block(activations, layers, dp, pp, tp):
 @wrong("tensor_bytes", "1/dp of the rows and 1/pp of the layers")
 def undivided(activations, layers, dp, pp, tp):
     return 8 * layers * (tp - 1) / tp * activations
+
+
+@wrong("tensor_bytes", "1/dp of the rows only")
+def of_all_replicas(activations, layers, dp, pp, tp):
+    return 4 * (layers / pp) * 2 * (tp - 1) / tp * activations
 
 
 @wrong("tensor_bytes", "two backward")

@@ -140,19 +140,37 @@ def all_send_first(x):
 
 
 @right("pass_left")
-def irecv_and_isend(x):
+def irecv_and_isend(x, hops):
     rank, n = me()
-    return exchange(x, rank - 1, rank + 1)
+    for _ in range(hops):
+        x = exchange(x, rank - 1, rank + 1)
+    return x
 
 
 @wrong("pass_left", "came from the left")
-def to_the_right(x):
+def to_the_right(x, hops):
     rank, n = me()
-    return exchange(x, rank + 1, rank - 1)
+    for _ in range(hops):
+        x = exchange(x, rank + 1, rank - 1)
+    return x
+
+
+@wrong("pass_left", "What should a rank send in the second step")
+def its_own_each_time(x, hops):
+    rank, n = me()
+    for _ in range(hops):
+        arrived = exchange(x, rank - 1, rank + 1)
+    return arrived
+
+
+@wrong("pass_left", "goes to the left neighbor")
+def in_one_leap(x, hops):
+    rank, n = me()
+    return exchange(x, rank - hops, rank + hops)
 
 
 @wrong("pass_left", "start both before it waits")
-def waits_at_once(x):
+def waits_at_once(x, hops):
     rank, n = me()
     arrived = x.clone()
     dist.isend(x, (rank - 1) % n).wait()
@@ -160,22 +178,24 @@ def waits_at_once(x):
     return arrived
 
 
-@wrong("pass_left", "start both before it waits|does it receive from there")
-def from_where_it_sends(x):
+@wrong("pass_left", "start both before it waits|does it receive from there|in the second step")
+def from_where_it_sends(x, hops):
     rank, n = me()
     return exchange(x, rank - 1, rank - 1)
 
 
-@wrong("pass_left", "all be in flight at once")
-def even_ranks_first(x):
+@wrong("pass_left", "be in flight at once")
+def even_ranks_first(x, hops):
     rank, n = me()
-    arrived = x.clone()
-    for first in (rank % 2 == 0, rank % 2):
-        if first:
-            dist.send(x, (rank - 1) % n)
-        else:
-            dist.recv(arrived, (rank + 1) % n)
-    return arrived
+    for _ in range(hops):
+        arrived = x.clone()
+        for first in (rank % 2 == 0, rank % 2):
+            if first:
+                dist.send(x, (rank - 1) % n)
+            else:
+                dist.recv(arrived, (rank + 1) % n)
+        x = arrived
+    return x
 
 
 # --- 02 running_total ---------------------------------------------------------------------
@@ -256,36 +276,43 @@ def always_zero(x, owner):
 
 
 @right("settings_for_all")
-def gathered(settings):
+def gathered(settings, owner):
     found = [None] * dist.get_world_size()
     dist.all_gather_object(found, settings)
-    return found[0]
+    return found[owner]
 
 
 @wrong("settings_for_all", "in the list that you passed")
-def returns_what_it_got(settings):
-    dist.broadcast_object_list([settings], src=0)
+def returns_what_it_got(settings, owner):
+    dist.broadcast_object_list([settings], src=owner)
     return settings
 
 
 @wrong("settings_for_all", "The settings are its element")
-def returns_the_list(settings):
+def returns_the_list(settings, owner):
     box = [settings]
-    dist.broadcast_object_list(box, src=0)
+    dist.broadcast_object_list(box, src=owner)
     return box
 
 
+@wrong("settings_for_all", "Who is the source here")
+def from_rank_0(settings, owner):
+    box = [settings]
+    dist.broadcast_object_list(box, src=0)
+    return box[0]
+
+
 @wrong("settings_for_all", "every rank passes a list")
-def without_a_list(settings):
-    dist.broadcast_object_list(settings, src=0)
+def without_a_list(settings, owner):
+    dist.broadcast_object_list(settings, src=owner)
     return settings
 
 
 @wrong("settings_for_all", "every rank makes the call")
-def only_the_source(settings):
+def only_the_source(settings, owner):
     box = [settings]
     if settings:
-        dist.broadcast_object_list(box, src=0)
+        dist.broadcast_object_list(box, src=owner)
     return box[0]
 
 
@@ -318,6 +345,12 @@ def in_one_tensor(tensors):
     dist.broadcast(flat, src=0)
     for tensor, part in zip(tensors, flat.split([tensor.numel() for tensor in tensors])):
         tensor.copy_(part.view_as(tensor))
+
+
+@wrong("same_state", "nothing needs to be divided")
+def averaged_state(tensors):
+    for tensor in tensors:
+        dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
 
 
 @wrong("same_state", "equally many calls")

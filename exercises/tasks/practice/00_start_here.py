@@ -4,7 +4,7 @@ ranks' losses.
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 CASES = (Case(2), Case(3), Case(4, late=0), Case(5), Case(6), Case(7, late=3), Case(8), Case(1))
 
@@ -62,8 +62,11 @@ TRAIN = Task(
         "values": "each step should follow the mean of all processes' gradients. What is in `w.grad` when the step is made?",
         "calls": "one call in each step is enough: there is one gradient to average.",
         "Stuck": "does every process make the call, in every step?",
-        "RankFailed": "which tensor does the call get, and which `op`? The gradient is in `w.grad` once `backward` has run (before, "
-        "it's None), and operations are members of `dist.ReduceOp`.",
+        "RankFailed": OnError(
+            r"^(?!.*unsupported operand)",
+            "which tensor does the call get, and which `op`? The gradient is in `w.grad` once `backward` has run (before, it's "
+            "None), and operations are members of `dist.ReduceOp`.",
+        ),
     },
 )
 

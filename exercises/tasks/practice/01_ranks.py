@@ -97,7 +97,10 @@ HOW_MANY = Task(
         ),
         Suspect(
             lambda args: [sum(range(len(args)))] * len(args),
-            "this is the sum of the ranks' numbers. What must each bring instead, to count as one?",
+            "this is the sum of the ranks' numbers. What must each contribute instead, to count as one?",
+        ),
+        Suspect(
+            lambda args: [len(args) - 1] * len(args), "this is one too few, the last rank's number: ranks count from 0."
         ),
         Suspect(
             lambda args: [torch.tensor(float(len(args)))] * len(args),
@@ -137,12 +140,16 @@ SUM_OF_MINE = Task(
             ],
             "this is the rank's own item. Which call adds up what the ranks own?",
         ),
+        Suspect(
+            lambda args: [sum((k + 1) * item for k, item in enumerate(args[0][0]))] * len(args),
+            "some items are in it several times: rank r owns `items[r]`, and none of those after it.",
+        ),
     ),
     thoughts={
         "values": "what does a rank without an item add, so that it changes nothing?",
         "inputs": "a slice of `items` is a view of it: `all_reduce` writes through. Clone it first.",
-        "Stuck": "a rank without an item returned early. The others wait for its call: what can it bring?",
-        "Mismatch": "do all ranks bring one element, of one shape and dtype, even those without an item?",
+        "Stuck": "a rank without an item returned early. The others are waiting for its call: what can it contribute?",
+        "Mismatch": "do all ranks pass in one element, of one shape and dtype, even those without an item?",
         "RankFailed": "does this rank have an item? The last ones may have none.",
     },
 )

@@ -1,5 +1,5 @@
 """from_the_last(x): on rank 0 the last rank's tensor; hand_over(x): the left neighbor's tensor, one's own emptied;
-pass_left(x): the right neighbor's tensor; running_total(x): the sum over the ranks up to this one;
+pass_left(x, hops): the tensor of the rank so many places to the right; running_total(x): the sum over the ranks up to this one;
 swap_pairs(x): the tensor of this rank's partner, ranks 0 and 1, 2 and 3, ... being partners.
 """
 
@@ -165,21 +165,49 @@ HAND_OVER = Task(
     },
 )
 
+
+def moved(places):
+    """The results if each rank's numbers end up so many places to the left.  places: by the number of hops."""
+    return lambda args: [args[(rank + places(args[0][1])) % len(args)][0] for rank in range(len(args))]
+
+
+def one_message_per_hop(case, args):
+    n, hops = case.world_size, args[0][1] * (case.world_size > 1)
+    links = {(rank, (rank - 1) % n) for rank in range(n)}
+    return Budget("one message per rank and hop, to the left; a step per hop", messages=[hops] * n, steps=hops, links=links)
+
+
 PASS_LEFT = Task(
     "pass_left",
     FEW,
-    draw,
-    lambda args: [args[(rank + 1) % len(args)][0] for rank in range(len(args))],
-    one_message("one message per rank, all in one step", lambda n: [int(n > 1)] * n, lambda n: int(n > 1)),
-    needs=from_others,
+    lambda d: (d.numbers(d.case.size), d.integer(1, 4, common=True)),
+    moved(lambda hops: hops),
+    one_message_per_hop,
+    needs=lambda case, args: [size(case) * (args[0][1] % case.world_size > 0)] * case.world_size,
     allowed=MESSAGES,
-    suspects=(Suspect(lefts, "these numbers came from the left. Who sends to rank r if everyone sends to the left?"),),
+    parameters=("x", "hops"),
+    suspects=(
+        Suspect(
+            moved(lambda hops: -hops),
+            "these numbers came from the left. Who sends to rank r if everyone sends to the left?",
+        ),
+        Suspect(
+            moved(lambda hops: 1),
+            "these numbers have moved by one rank, whatever `hops` is. What should a rank send in the second step?",
+        ),
+        Suspect(moved(lambda hops: hops - 1), "these numbers are one hop short."),
+        Suspect(moved(lambda hops: hops + 1), "these numbers have gone one hop too far."),
+    ),
     thoughts={
-        "values": "rank r sends to rank r - 1. Who sends to rank r?",
+        "values": "in each hop, rank r sends what it has to rank r - 1. Who sends to rank r?",
         "inputs": "what arrives needs its own buffer.",
-        "steps": "the messages wait for each other. How can all be in flight at once?",
+        "steps": "the messages wait for each other. How can all of a hop be in flight at once?",
+        "links": "a rank sends to its left neighbor only, once per hop.",
         "Stuck": "who sends to rank r, and does it receive from there? Does it start both before it waits?",
-        "RankFailed": OnError(r"^1 rank: ", "a rank that's alone can't send to itself: it returns its own x."),
+        "RankFailed": OnError(
+            r"^1 rank: |not connected",
+            "a rank can't send to itself. Alone, it returns its own x, and with others, each message goes to the left neighbor.",
+        ),
     },
 )
 
@@ -204,6 +232,10 @@ RUNNING_TOTAL = Task(
         Suspect(
             lambda args: [args[0][0]] * len(args),
             "rank 0's numbers were passed along. Where does a rank add its own?",
+        ),
+        Suspect(
+            lambda args: [total - x for total, (x,) in zip(sums(args), args)],
+            "this is the total of the ranks before. The rank's own numbers belong to it.",
         ),
         Suspect(
             lambda args: [sum(x for (x,) in args[rank:]) for rank in range(len(args))],

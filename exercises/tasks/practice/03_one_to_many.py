@@ -1,8 +1,10 @@
-"""from_owner(x, owner): the owner's tensor; settings_for_all(settings): rank 0's object; same_state(tensors): rank 0's, in place;
-deal_cards(deck): every N-th of rank 0's numbers; deal_rows(table): this rank's part of the rows of rank 0's table.
+"""from_owner(x, owner): the owner's tensor; settings_for_all(settings, owner): the owner's object; same_state(tensors): rank 0's, in place;
+deal_cards(deck): every N-th of rank 0's numbers; deal_rows(table): this rank's part of the rows of rank 0's table,
+of which there may be a few more than N divides.
 """
 
 import torch
+import torch.nn.functional as F
 
 from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
@@ -24,24 +26,29 @@ CASES = (
 
 
 def draw(d):
-    return (d.numbers(d.world_size * d.case.size, COLUMNS),)
+    return (d.numbers(d.world_size * d.case.size + d.integer(0, d.world_size, common=True), COLUMNS),)
 
 
 def reference(args):
-    return list(args[0][0].chunk(len(args)))
+    return list(args[0][0].tensor_split(len(args)))
 
 
 def budget(case, args):
-    n, nbytes = case.world_size, case.size * COLUMNS * case.dtype.itemsize
+    n, most = case.world_size, reference(args)[0].nbytes
     return Budget(
-        "rank 0 sends each of the others its rows and nothing else, (N-1)/N of the table in all",
-        sent=[(n - 1) * nbytes] + [0] * (n - 1),
-        received=[0] + [nbytes] * (n - 1),
+        "rank 0 sends each of the others as many rows as the largest block has, and nothing else",
+        sent=[(n - 1) * most] + [0] * (n - 1),
+        received=[0] + [most] * (n - 1),
     )
 
 
 def needs(case, args):
-    return [0] + [case.size * COLUMNS * case.dtype.itemsize] * (case.world_size - 1)
+    return [0] + [block.nbytes for block in reference(args)[1:]]
+
+
+def padded(args):
+    blocks = reference(args)
+    return [F.pad(block, (0, 0, 0, len(blocks[0]) - len(block))) for block in blocks]
 
 
 DEAL_ROWS = Task(
@@ -54,22 +61,31 @@ DEAL_ROWS = Task(
     parameters=("table",),
     suspects=(
         Suspect(
-            lambda args: [table.chunk(len(args))[rank] for rank, (table,) in enumerate(args)],
+            lambda args: [table.tensor_split(len(args))[rank] for rank, (table,) in enumerate(args)],
             "these are rows of the rank's own table. Only rank 0's holds the numbers that count.",
         ),
         Suspect(
             lambda args: [args[0][0][rank :: len(args)] for rank in range(len(args))],
             "these are every N-th row. Rank r gets the r-th block of them.",
         ),
+        Suspect(padded, "the padding is still there. How many of these rows are this rank's?"),
+        Suspect(
+            lambda args: list(F.pad(args[0][0], (0, 0, 0, -len(args[0][0]) % len(args))).chunk(len(args))),
+            "these are equal blocks of a table with padding at its end. `tensor_split` has no padding: which rows are rank r's?",
+        ),
     ),
     thoughts={
-        "values": "rank 0 cuts the table into N blocks of rows, and rank r gets the r-th.",
+        "values": "rank 0 cuts the table into N blocks of rows, the longer ones first, and rank r gets the r-th.",
         "traffic": "a broadcast gives every rank the whole table. Which collective gives each its own part?",
         "inputs": "the numbers that arrive need their own buffer.",
         "RankFailed": OnError(
             r"_list`` must|ambiguous", "scatter takes a list, on rank 0 only, with one tensor for each rank. Who cuts?"
         ),
         "Stuck": "does every rank call, and not only rank 0?",
+        "Mismatch": OnError(
+            r"shape|element|length",
+            "scatter needs pieces of one shape. What could make the shorter blocks as long as the longest?",
+        ),
     },
 )
 
@@ -114,20 +130,27 @@ FROM_OWNER = Task(
     },
 )
 
+
+def settings_of_one(d):
+    owner = d.integer(0, d.world_size, common=True)
+    return {"lr": d.integer(1, 9), "batch": 8 * d.integer(1, 9)} if d.rank == owner else None, owner
+
+
 SETTINGS_FOR_ALL = Task(
     "settings_for_all",
     FEW,
-    lambda d: ({"lr": d.integer(1, 9), "batch": 8 * d.integer(1, 9)} if d.rank == 0 else None,),
-    lambda args: [args[0][0]] * len(args),
+    settings_of_one,
+    lambda args: [args[owner][0] for _, owner in args],
     lambda case, args: Budget("no limit"),
     needs=none,
-    parameters=("settings",),
+    parameters=("settings", "owner"),
     suspects=(
         Suspect(
-            lambda args: [settings for (settings,) in args],
+            lambda args: [settings for settings, _ in args],
             "this is what the rank was given. What arrives is in the list that you passed.",
         ),
-        Suspect(lambda args: [[args[0][0]]] * len(args), "this is the list. The settings are its element."),
+        Suspect(lambda args: [[args[owner][0]] for _, owner in args], "this is the list. The settings are its element."),
+        Suspect(lambda args: [args[0][0]] * len(args), "this is what rank 0 passed. Who is the source here?"),
         Suspect(
             lambda args: [None] * len(args),
             "broadcast_object_list returns None. What arrives is in the list that you passed.",
@@ -140,6 +163,10 @@ SETTINGS_FOR_ALL = Task(
             "every rank passes a list of one element, which may be None on the ranks that receive.",
         ),
         "Stuck": "every rank makes the call, and not only the one with the settings.",
+        "Mismatch": OnError(
+            r"disagree on the src",
+            "all ranks must name the same source. `owner` is the same on every rank, and a rank's own number isn't.",
+        ),
     },
 )
 
@@ -181,6 +208,9 @@ SAME_STATE = Task(
     thoughts={
         "values": "each tensor must hold rank 0's numbers afterwards. Return nothing.",
         "calls": "one broadcast for each tensor.",
+        "RankFailed": OnError(
+            r"can't be cast", "nothing needs to be divided: rank 0's numbers should arrive as they are. Which collective does that?"
+        ),
         "Mismatch": "do all ranks broadcast the same tensors in the same order?",
         "Stuck": "do all ranks make equally many calls?",
     },

@@ -57,9 +57,13 @@ VALUE_RANGE = Task(
             "this is the largest of the ranks' ranges. The largest number and the smallest may be on different ranks.",
         ),
         Suspect(lambda args: [whole(args).max()] * len(args), "this is the largest number. And the smallest?"),
+        Suspect(
+            lambda args: [whole(args).max() - max(x.min() for (x,) in args)] * len(args),
+            "MAX takes the largest of the ranks' smallest numbers. What could each pass in, so that MAX finds the smallest?",
+        ),
     ),
     thoughts={
-        "values": "return a tensor without dimensions: the largest number of all ranks, minus the smallest.",
+        "values": "return a scalar tensor: the largest number of all ranks, minus the smallest.",
         "calls": "two calls find the two ends. How can one MAX find the smallest number, too?",
         "largest": "two numbers per rank are all that the others need.",
         "inputs": "all_reduce writes into the tensor that it gets. Give it a new one.",

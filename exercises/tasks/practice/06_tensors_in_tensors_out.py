@@ -7,7 +7,7 @@ collect_uneven(mine): pieces of different lengths, on rank 0.  sum_all(tensors):
 
 import torch
 
-from helpers.exercise import Budget, Case, Suspect, Task
+from helpers.exercise import Budget, Case, OnError, Suspect, Task
 
 # --- broadcast_any ------------------------------------------------------------------------
 
@@ -119,8 +119,9 @@ SUMMED = Task(
         "inputs": "contiguous() makes a copy of a view only. A tensor that is contiguous comes back as it is, and all_reduce "
         "overwrites it.",
         "calls": "one call is enough: a copy is contiguous, if you ask for it.",
-        "Mismatch": "clone() keeps the memory order of a transposed matrix. Ask it for memory_format=torch.contiguous_format.",
-        "RankFailed": "view() refuses a tensor that is not contiguous.",
+        "Mismatch": "sum a contiguous copy. clone() alone keeps the memory order of a transposed matrix: ask it for "
+        "memory_format=torch.contiguous_format.",
+        "RankFailed": OnError(r"view", "view() refuses a tensor that is not contiguous."),
     },
 )
 
@@ -168,6 +169,7 @@ SUM_EACH = Task(
         "values": "a list of sums, in the order of the tensors.",
         "inputs": "all_reduce overwrites what it gets. Sum copies.",
         "together": "start all calls first, and keep what they return. Then wait for each.",
+        "RankFailed": OnError(r"'wait'", "without async_op=True, a call ends before it returns, and returns None, not a Work."),
         "calls": "one all_reduce for each tensor.",
         "waits": "async_op=True returns a Work. Until its wait() returns, the sum may not be there.",
         "Stuck": "start the calls in the same order on every rank.",
@@ -276,14 +278,15 @@ COLLECT_UNEVEN = Task(
         Suspect(lambda args: [end_to_end(args)] * len(args), "right on rank 0. The others return None."),
         Suspect(
             lambda args: on_rank_0(padded(args), args),
-            "some of these numbers were sent by no rank: they are padding. How many did each rank bring?",
+            "some of these numbers were sent by no rank: they are padding. How many did each rank have?",
         ),
     ),
     thoughts={
         "values": "one tensor on rank 0, with every rank's elements in rank order.",
         "traffic": "a rank sends its own elements once, to rank 0: not to all ranks, and without padding.",
         "inputs": "leave `mine` as it is.",
-        "Mismatch": "the pieces differ in size. Which call takes a size for each pair of ranks? And who knows the sizes?",
+        "Mismatch": "the pieces differ in size, and only rank 0 wants them. Which call takes a size for each pair of ranks, and what "
+        "does each rank expect from each?",
         "Stuck": "does every rank make each of the calls, even one without elements?",
     },
 )
@@ -368,7 +371,9 @@ SUM_ALL = Task(
         "calls": "the number of calls must not grow with the number of tensors. What if all numbers are in one tensor?",
         "traffic": "each number needs to be in the call once.",
         "Mismatch": "a view with gaps isn't one block of memory. What does torch.cat make of views?",
-        "RankFailed": "view() refuses a tensor that is not contiguous; reshape() and flatten() copy where they must.",
+        "RankFailed": OnError(
+            r"view", "view() refuses a tensor that is not contiguous; reshape() and flatten() copy where they must."
+        ),
     },
 )
 

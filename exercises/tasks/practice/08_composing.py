@@ -66,6 +66,14 @@ WEIGHTED_MEAN = Task(
             "this is the mean of the ranks' means. A rank of small weights counts as much there as one of large ones.",
         ),
         Suspect(
+            lambda args: on_all(sum((v * w).sum() for v, w in args) / sum(len(v) for v, _ in args), args),
+            "this divides by the number of values. By what does a weighted mean divide?",
+        ),
+        Suspect(
+            lambda args: on_all(sum(v.sum() for v, _ in args) / sum(w.sum() for _, w in args), args),
+            "these values are added up without their weights.",
+        ),
+        Suspect(
             lambda args: on_all(mean_by(args, torch.ones_like), args),
             "this is the mean of the values, without their weights.",
         ),
@@ -174,6 +182,7 @@ BEST_RANK = Task(
         for n, kind, late in (
             (2, "all differ", None),
             (2, "all tie", None),
+            (3, "all tie", None),
             (2, "rank 0 has a NaN", None),
             (3, "ranks from 1 onward tie", None),
             (3, "the last rank has a NaN", 0),
@@ -201,6 +210,10 @@ BEST_RANK = Task(
         Suspect(
             lambda args: [owner(losses_of(args), max)] * len(args),
             "of the ranks that tie, this is the largest. Which reduce operation finds the smallest?",
+        ),
+        Suspect(
+            lambda args: [sum(k for k, loss in enumerate(losses_of(args)) if loss == min(losses_of(args)))] * len(args),
+            "these are the numbers of all ranks that tie, added up. Only the smallest of them counts.",
         ),
         Suspect(
             lambda args: [owner([-loss for loss in losses_of(args)])] * len(args),
@@ -264,6 +277,10 @@ TOP_PLACES = Task(
                 torch.cat([scores.topk(k).values for scores, k in args]).topk(args[0][1]).indices for _ in args
             ],
             "these are places among the offers. Which place of all scores does each offer come from?",
+        ),
+        Suspect(
+            lambda args: [best_places(args) % len(args[0][0]) + best_places(args) // len(args[0][0]) * args[0][1]] * len(args),
+            "a rank's places begin at its number times the number of *scores* on a rank, not times k.",
         ),
         Suspect(
             lambda args: [torch.cat([scores for scores, _ in args]).topk(args[0][1]).values for _ in args],

@@ -191,6 +191,9 @@ BEST_PIECES = valued(
         lambda n, nbytes, alpha, beta: best_pieces(
             n, nbytes, alpha, beta, hops=n - 1
         ): "the formula has N - 2, not N - 1: the last piece leaves rank 0 in step p, and rank 1 has it then.",
+        lambda n, nbytes, alpha, beta: int(
+            balance(n - 2, nbytes, alpha, beta)
+        ): "where T is smallest, p is between two integers, and this is the lower one. Which of the two gives the smaller T?",
         lambda n, nbytes, alpha, beta: balance(
             n - 2, nbytes, alpha, beta
         ): "a buffer is cut into a whole number of pieces, at least one.",

@@ -52,6 +52,10 @@ INPUT_GRADIENT = Task(
             lambda args: [torch.cat(products(args), 1)] * len(args),
             "these are all ranks' partial sums side by side. Each is as large as x: how do they become one?",
         ),
+        Suspect(
+            lambda args: [sum(products(args)) / len(args)] * len(args),
+            "this is the mean of the partial sums. A sum is made of its parts by adding.",
+        ),
     ),
     thoughts={
         "values": "dx = dh0 w0.T + dh1 w1.T + ..., and a rank knows one of these products. Which collective adds them up?",
@@ -82,6 +86,13 @@ def partial_rows(args, masked=True):
     return parts
 
 
+def one_row_too_many(args):
+    rows = sum(partial_rows(args))
+    for rank, (tokens, table) in enumerate(args):
+        rows = rows + table[-1] * (tokens - rank * len(table) == len(table))[:, None]
+    return [rows] * len(args)
+
+
 def rows_of_others(case, args):
     """Bytes of the rows that a rank lacks, each once."""
     size = case.size
@@ -102,6 +113,14 @@ LOOK_UP = Task(
         Suspect(
             lambda args: [sum(partial_rows(args, masked=False))] * len(args),
             "rows of tokens that a rank does not have are in the sum too. What should be there in their place?",
+        ),
+        Suspect(
+            lambda args: [sum(table[tokens % len(table)] for tokens, table in args)] * len(args),
+            "each rank looked up a row of its own for every token. Which tokens' rows does a rank have?",
+        ),
+        Suspect(
+            one_row_too_many,
+            "a rank added its last row for a token that isn't its own. Its rows have the numbers 0 to len(table) - 1.",
         ),
     ),
     thoughts={

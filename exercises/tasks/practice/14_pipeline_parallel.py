@@ -96,6 +96,7 @@ def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding |
             "that is for a bubble as a fraction of the time. Of the work, it's (p - 1) / m.",
         ),
         (fewest(*arguments, strictly=True), "exactly the limit is allowed too."),
+        (float(expected), "the number is right, but it's a float. Microbatches are counted: return an int, rounded up."),
         (0, "a step has at least one microbatch, even on one rank."),
         (expected - 1, "with one fewer, the bubble is just above the limit. Round up."),
     )

@@ -87,7 +87,7 @@ MEAN_OF_GOOD = Task(
     suspects=(
         Suspect(
             times_flag,
-            "a bad rank's gradient holds a NaN, and NaN times 0 is NaN. Bring zeros instead.",
+            "a bad rank's gradient holds a NaN, and NaN times 0 is NaN. Contribute zeros instead.",
         ),
         Suspect(with_nan, "the bad ranks' gradients are in the sum, and one of their numbers is a NaN."),
         Suspect(lambda args: mean(args, 1), "this is the sum over the good ranks. How many were good?"),
@@ -101,10 +101,10 @@ MEAN_OF_GOOD = Task(
         ),
     ),
     thoughts={
-        "values": "what does a bad rank bring to the sum, and what to the count?",
+        "values": "what does a bad rank contribute to the sum, and what to the count?",
         "traffic": "a sum and a count are enough.",
         "Stuck": "a rank with a bad batch leaves a call out, and the others wait for it. Let it take part, with nothing to add.",
-        "Mismatch": "do all ranks bring the same shape and dtype, the bad ones too?",
+        "Mismatch": "do all ranks make the same calls, the bad ones too, and with the same shape and dtype?",
     },
 )
 

@@ -146,7 +146,7 @@ SUM_OVER_HOSTS = Task(
     ),
     parameters=("x", "local"),
     suspects=(
-        Suspect(of_each_host, "this is the sum of the rank's own host. Who brings it the other hosts' sums?"),
+        Suspect(of_each_host, "this is the sum of the rank's own host. Where do the other hosts' sums come from?"),
         Suspect(parts, "this is one part of the sum. Which ranks have the others, and are they near?"),
         Suspect(
             lambda args: [whole * args[0][1] for whole in total(args)],
