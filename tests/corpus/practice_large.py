@@ -769,7 +769,7 @@ def in_some_dimension(a, b):
 
 
 @right("usable")
-def by_sets(samples, newest, most):
+def young_enough(samples, newest, most):
     young = {k for k, versions in enumerate(samples) if versions and min(versions) >= newest - most}
     return sorted(young)
 
@@ -786,7 +786,7 @@ def below_the_limit(samples, newest, most):
 
 @wrong("usable", "return the indices")
 def samples_themselves(samples, newest, most):
-    return [samples[k] for k in by_sets(samples, newest, most)]
+    return [samples[k] for k in young_enough(samples, newest, most)]
 
 
 @wrong("usable", "an empty sample isn't usable")

@@ -104,7 +104,8 @@ TASKS = (
             lambda rank, n, length: (
                 torch.arange(length).chunk(n)[rank].tolist()
             ): "that's contiguous: rank 0 has little to do, and the last rank all.",
-            lambda rank, n, length: list(range(rank, length, n)): "that's striped.",
+            lambda rank, n, length: list(range(rank, length, n)): "that's striped, every n-th position. Zigzag gives a rank two "
+            "pieces: one from the front, and one from the back.",
             lambda rank, n, length: torch.cat(
                 [torch.arange(length).chunk(2 * n)[k] for k in (rank, rank + n)]
             ).tolist(): ("the second piece is counted from the back: rank 0's is the last one."),

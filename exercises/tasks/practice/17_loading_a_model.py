@@ -86,7 +86,7 @@ TASKS = (
             lambda names: newest_complete(names, lambda name: int("".join(filter(str.isdigit, name)) or 0), lambda name: True): (
                 "a name that ends in .partial isn't complete: a crash may have left it."
             ),
-            lambda names: max(names, default=None): "as text, 'step9' comes after 'step10', and not every name is a step's.",
+            lambda names: max(names, default=None): "not every name is a complete step's, and as text, 'step9' comes after 'step10'.",
         },
         thought="which names are 'step' and digits only, and which of them has the largest number?",
     ),

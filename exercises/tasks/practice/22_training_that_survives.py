@@ -89,6 +89,7 @@ TO_HEAL = valued(
     },
     source_and_behind,
     suspects={
+        lambda steps: (max(steps), source_and_behind(steps)[1]): "that's how many steps it has made. Return its place in the list.",
         lambda steps: (0, source_and_behind(steps)[1]): "member 0 may be behind itself. Who has made the most steps?",
         lambda steps: (
             steps.index(min(steps)),
