@@ -339,7 +339,7 @@ class Monitor(State):
 
         slip: finds how a rank's calls have slipped.  history: a rank's calls.  By default by those that are remembered.
         """
-        calls = list(self._matcher.of.values())
+        calls = list(dict.fromkeys(self._matcher.of.values()))
         lacking, blocked = open_calls.lacking(calls), tuple(sorted(self._blocked))
         under_way = open_calls.in_flight(calls, self._returned | self._lost.keys())
         if not lacking and not blocked and not under_way and not any(state.entering for state in self.standing):

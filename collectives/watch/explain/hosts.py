@@ -177,7 +177,7 @@ class HostEvents:
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host", b"nfs: server",
         b"Lustre", b"ceph: ", b"Running ", b"Terminating ", b"DPC: ", b"fabric manager", b"Failed with result", b"Failed to start", b"State  ", b"shmem:",
-        b"ssh ", b"]# ", b"Mem: ",
+        b"ssh ", b"]# ", b"]$ ", b"Mem: ", b" Error ", b"rcu_sched",
     )  # fmt: skip
     inner: tuple[bytes, ...] = ()
     events: list[HostEvent] = field(default_factory=list)
@@ -199,6 +199,8 @@ class HostEvents:
             return False
         if shared := _SHARED.search(line.text):
             self._shared, self._tasks = int(shared[1]), []
+        if not any(word in line.text for word in _WORDS):
+            return False
         if pod := _POD.match(line.text):
             self.pods[pod[2]].add(pod[1])
         if prompt := _PROMPT.match(line.text):
@@ -265,6 +267,10 @@ class HostEvents:
         """The events of these kinds, in order of time."""
         events = [event for event in self.events if event.kind in kinds]
         return sorted(events, key=lambda event: (event.at is None, event.at or 0.0, -event.age_seconds))
+
+
+# A line with none of these words is of no host.
+_WORDS = tuple(mark.decode() for mark in HostEvents.marks)
 
 
 def _prefix(text: str, end: int) -> str:

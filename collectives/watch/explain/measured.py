@@ -69,7 +69,8 @@ class Measurements:
         report, text = self._report, line.text
         report.tables += "# Using devices" in text
         report.is_one = report.is_one or bool(_TESTED.search(text))
-        report.op = report.op or next((name for name in re.findall(r"(\w+?)_perf\b", text) if name in _NAMES), "")
+        if "_perf" in text and not report.op:
+            report.op = next((name for name in re.findall(r"(\w+?)_perf\b", text) if name in _NAMES), "")
         if device := _RANK.match(text):
             report.devices.append((device[1], device[2]))
         elif report.is_one and (row := _ROW.match(text)):

@@ -103,7 +103,7 @@ class NcclLog:
 
     def read(self, line: LogLine) -> bool:
         """Add a line. Returns whether it is NCCL's."""
-        if "NCCL" not in line.text:
+        if "NCCL " not in line.text:
             return False
         if head := _HEAD.search(line.text):
             self.processes.add((head["host"], int(head["pid"])))

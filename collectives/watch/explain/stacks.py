@@ -106,7 +106,7 @@ class Stacks:
         if head := _HEAD.match(text):
             self._rank, self._stack, self._reading = int(head[1]), None, False
             return False
-        if heading := _HEADING.search(text):
+        if ("#" in text or "py-spy" in text) and (heading := _HEADING.search(text)):
             self._headed = int(heading[1] or heading[2])
             return False
         if process := _PROCESS.match(text):
