@@ -66,6 +66,8 @@ Root Cause (first observed failure):
 ============================================================
 """
 
+YEAR = datetime.now().year  # of the watchdog's lines, which print none
+
 # --- prefixes -----------------------------------------------------------------------------
 
 PREFIXES = {
@@ -743,6 +745,21 @@ def test_what_happened_to_a_host_hours_before_is_not_next_to_the_cause(tmp_path)
     assert "Its host" not in told and "3.2 hours before the first wait, if their clocks have one zone." in told, told
 
 
+@pytest.mark.parametrize("xid, at, sentence", [
+    (79, "05:07:00", "hardly the cause:\nnode37 reported Xid 79 (the GPU has fallen off the bus) at 05:07:00, 183 s before the first wait; the job made steps after it."),
+    (79, "05:09:50", "Its host node37 reported Xid 79 (the GPU has fallen off the bus) at 05:09:50, 13 s before the first wait."),
+    (74, "05:07:00", "Its host node37 reported Xid 74 (an NVLink error) at 05:07:00, 183 s before the first wait; the job made steps after it."),
+])  # fmt: skip
+def test_an_xid_after_which_steps_were_made(xid, at, sentence, tmp_path):
+    """A GPU that has fallen off the bus makes no more steps, so it wasn't one of this job's."""
+    job = "".join(f"{YEAR}-09-01 05:{6 + k // 6:02}:{10 * (k % 6):02} step {900 + k} loss 2.1\n" for k in range(24))
+    job += "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n"
+    job += "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    kernel = f"[Tue Sep  1 {at} {YEAR}] NVRM: Xid (PCI:0000:3b:00): {xid}, pid=1, x\n"
+    told = said(tmp_path, job__log=job, dmesg_node37__txt=kernel)
+    assert sentence in told, told
+
+
 def test_a_host_that_cannot_be_reached(tmp_path):
     texts = {f"node{k}": "\n".join(lines(rank, 78, 78) for rank in range(4 * k, 4 * k + 4)) for k in (0, 2)}
     texts["node1"] = "[rank4] step 12\n"
@@ -1027,8 +1044,6 @@ def test_an_evicted_pod_and_the_errors_of_those_that_lost_it(tmp_path):
     assert "isn't in these files" not in told
 
 
-YEAR = datetime.now().year  # of the watchdog's lines, which print none
-
 
 def test_two_runs_in_one_log_are_told_one_after_the_other(tmp_path):
     """The numbers of a rank's calls fall, so its process is a new one. Each run has its own waits, and its own hosts."""
@@ -1045,6 +1060,9 @@ def test_two_runs_in_one_log_are_told_one_after_the_other(tmp_path):
     assert "There are logs of 2 of 8 ranks" in two and "Ranks 0 and 1 timed out in all_reduce #800" in two and "#7800" not in two
     one_file = said(tmp_path / "file", job__log=f"{job}{first}\n{again}{second}")
     assert one_file.split("--- Run ")[2] == two, one_file
+    events = "2m11s  Warning  NodeNotReady  node/n2  Node is not ready\n"
+    told = said(tmp_path / "ages", a__log=f"{job}{first}", b__log=again + second, events__txt=events)
+    assert told.endswith("Which run events.txt is of isn't known, for lack of times: told with this one."), told
     later = "\n".join(lines(rank, 7800, 7900) for rank in (4, 5)).replace("05:20", "05:50")
     assert "runs" not in said(tmp_path / "slow", a__log=f"{job}{first}", b__log=later).split("\n")[0]  # other ranks, half an hour later
 
@@ -1201,6 +1219,77 @@ def test_stacks_of_processes_whose_ranks_are_unknown(tmp_path):
         "Process 41 on alpha is in no collective: _try_get_data, dataloader.py:1308, at train, train.py:96, in both stacks.\n"
         "2 processes on beta are in all_reduce, at average, train.py:72, in both stacks."
     ), told  # fmt: skip
+
+
+def test_stacks_by_process_are_joined_with_ras(tmp_path):
+    """RAS numbers the processes of ranks; the files of stacks name hosts alone."""
+    for host in range(2):
+        frames = [IN_LOADER if rank == 2 else IN_CALL for rank in (2 * host, 2 * host + 1)]
+        stacks = "".join(SPY.format(pid=1524344 + 2 * host + k, frames=each) for k, each in enumerate(frames))
+        (tmp_path / f"pyspy-gpu{host}.txt").write_text(stacks)
+    told = said(tmp_path, ras__json=RAS_JSON.format(communicator("0xa", [64, 64, 60, 64])))
+    assert "Rank 2 is in no collective: in _try_get_data" in told and "Ranks 0, 1 and 3 are waiting in all_reduce" in told, told
+    late = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 64\n  Rank 2 has launched up to operation 60 -- GPU 0 managed by process 1524346 on node 172.16.64.1\n"
+    (tmp_path / "ras.json").unlink()
+    told = said(tmp_path, ras__txt=RAS.format("MISMATCH", late))
+    assert "Rank 2 is in no collective: in _try_get_data" in told and "3 processes on gpu0, gpu1 are in all_reduce" in told, told
+
+
+def test_ranks_that_wait_in_a_communicator_are_not_where_to_start(tmp_path):
+    world = json.loads(communicator("0xa", [64, 64, 60, 60]))
+    pair = world | {"hash": "0xb", "size": 2, "ranks": [rank | {"rank": k} for k, rank in enumerate(world["ranks"][2:])]}
+    pair["ranks"][0]["collective_counts"] = {"AllReduce": 900}
+    pair["ranks"][1]["collective_counts"] = {"AllReduce": 899}
+    told = said(tmp_path, ras__json=RAS_JSON.format(f"{json.dumps(world)},{json.dumps(pair)}"))
+    assert told.startswith(
+        "Start with rank 3, on 172.16.64.1: rank 2, late as well, is ahead of it in communicator 0xb, and waiting there, it seems."
+    ), told
+
+
+def test_ranks_that_launch_different_collectives_are_not_late(tmp_path):
+    comm = json.loads(communicator("0xa", [64, 64, 63, 64]))
+    comm["ranks"][2]["collective_counts"]["AllGather"] = 1
+    told = said(tmp_path, ras__json=RAS_JSON.format(json.dumps(comm)))
+    assert told.startswith("Rank 2 launched all_gather once more than the others, and all_reduce once less: they call different"), told
+    assert "behind" not in told
+
+
+WORKER = """    read_shard (data.py:88)
+    _worker_loop (torch/utils/data/_utils/worker.py:349)
+    BaseProcess.run (multiprocessing/process.py:108)
+    BaseProcess._bootstrap (multiprocessing/process.py:314)
+    train (train.py:90)"""
+IDLE_WORKER = WORKER.replace("read_shard (data.py:88)", "Queue.get (multiprocessing/queues.py:113)")
+
+
+def test_a_worker_of_a_data_loader_is_no_rank(tmp_path):
+    """With py-spy's --subprocesses, a rank's file has its workers' stacks, too."""
+    for rank in range(3):
+        own = SPY.format(pid=10 * rank + 1, frames=IN_LOADER if rank == 1 else IN_CALL)
+        workers = [SPY.format(pid=10 * rank + k, frames=WORKER if (rank, k) == (1, 3) else IDLE_WORKER) for k in (2, 3)]
+        workers = [text.replace("\nThread", f"\nParent Process {10 * rank + 1}: python train.py\nThread", 1) for text in workers]
+        (tmp_path / f"rank{rank}.txt").write_text("\n".join([own, *workers]))
+    told = explain(tmp_path)
+    assert told.startswith(
+        "Rank 1 is in no collective: in _try_get_data, dataloader.py:1308, called at train, train.py:96.\n"
+        "A worker of rank 1's data loader, process 13, is in read_shard, data.py:88.\n"
+        "Ranks 0 and 2 are waiting in all_reduce, at average, train.py:72, apparently for rank 1."
+    ), told
+    assert "in both stacks" not in told and "have moved" not in told
+
+
+@pytest.mark.parametrize("frames", ["    synchronize (torch/cuda/__init__.py:954)\n", "    cuStreamSynchronize (libcuda.so.1)\n", ""])
+def test_a_rank_that_waits_for_its_gpu_is_not_elsewhere(frames, tmp_path):
+    for rank in range(4):
+        own = IN_LOADER if rank == 3 else f"{frames}    step (train.py:77)"
+        (tmp_path / f"rank{rank}.txt").write_text(SPY.format(pid=100 + rank, frames=own))
+    told = explain(tmp_path)
+    if frames:
+        assert "Ranks 0, 1 and 2 are waiting in a GPU synchronization, at step, train.py:77, apparently for rank 3." in told, told
+    else:
+        assert "None of these stacks is in a collective. With NCCL, a rank that waits for a collective shows" in told, told
+        (tmp_path / "rank3.txt").write_text(SPY.format(pid=103, frames=IN_CALL))
+        assert "Ranks 0, 1 and 2 are in no collective, or in a wait for the GPU: in step, train.py:77." in explain(tmp_path)
 
 
 # --- as many columns as a terminal has ----------------------------------------------------

@@ -14,6 +14,7 @@ from typing import Sequence
 from ...format import wrap
 from . import runs, story, traces
 from .evidence import Evidence, gather, hours_apart
+from .text import listed
 
 EPILOG = """
 examples:
@@ -82,6 +83,8 @@ def _of_runs(paths: Sequence[str | Path], all_runs: Evidence, machine: str | Non
     parts = ["\n".join([runs.headline(all_runs.runs), *runs.repeats(steps, hosts)])]
     for k, run in [*enumerate(evidence, 1)][-runs.MOST_RUNS :]:
         parts += [f"--- Run {k} ---", *_of_run(run, machine)]
+        if run.undated:
+            parts.append(f"Which run {listed(run.undated)} {'is' if len(run.undated) == 1 else 'are'} of isn't known, for lack of times: told with this one.")
     return parts
 
 

@@ -26,7 +26,7 @@ from .dump import Dump
 from .failures import Failures
 from .fr_tables import FlightTables
 from .host_map import HostMap, is_collected
-from .hosts import HostEvents
+from .hosts import LEAST_PID, HostEvents
 from .launcher import LaunchLines
 from .measured import Measurements
 from .nccl_log import NcclLog
@@ -71,6 +71,8 @@ class Evidence:
     moments: list[RunMoment] = field(default_factory=list)  # that separate runs
     spans: dict[str, tuple[float, float]] = field(default_factory=dict)  # by file, the times of its first and last line
     steps: dict[str, int] = field(default_factory=dict)  # by file, the last step of training in it
+    stepped: float = 0.0  # the time at which the job had ended the last step but one
+    undated: list[str] = field(default_factory=list)  # files without a time, which may be of any run
     near: float | None = None  # a time of the job, that gives a year to stamps without it
     window: RunSpan = EVER  # the run that is explained
     runs: list[RunSpan] = field(default_factory=list)  # all of them, if there are several
@@ -198,9 +200,24 @@ def _settle_hosts(evidence: Evidence) -> None:
         evidence.host_map.pods[node].add(pod)
     listed_hosts = evidence.launches.hosts(evidence.world, evidence.window.last)
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts, listed=listed_hosts)
+    _name_stacks(evidence)
     evidence.hosts.settle(evidence.host_map, evidence.processes)
     evidence.nccl.address_of = evidence.host_map.names | evidence.nccl.address_of
     evidence.counters.settle(evidence.host_map)
+
+
+def _name_stacks(evidence: Evidence) -> None:
+    """Give stacks whose files name no rank the rank of their process, where other evidence numbers it on the same host or at an address."""
+    hosts, host_map = defaultdict(set), evidence.host_map
+    unnamed = [stack for stack in evidence.stacks.all if stack.rank is None and stack.pid is not None and stack.is_rank]
+    for stack in unnamed:
+        hosts[stack.pid].add(host_map.of_file(stack.path))
+    for stack in unnamed:
+        host, where = host_map.of_file(stack.path), {rank: host_map.of_rank.get(rank, "") for rank in evidence.processes.get(stack.pid, ())}
+        found = [rank for rank in where if host and where[rank] == host]
+        if not found and len(hosts[stack.pid]) == 1 and stack.pid >= LEAST_PID:
+            found = [rank for rank in where if where[rank] == "" or host == "" or host_map.is_address(where[rank])]
+        stack.rank = found[0] if len(found) == 1 else None
 
 
 @contextmanager
@@ -379,6 +396,8 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     is_known = _feed(text, path, readers, evidence)
     if text.step is not None:
         evidence.steps[path] = text.step
+    if text.stepped and evidence.window.holds(text.stepped):
+        evidence.stepped = max(evidence.stepped, text.stepped)
     evidence.watchdog.seen |= text.ranks
     evidence.host_map.take(path, text.writers if rank is None else {rank})
     for writer, record in text.writers.items():
@@ -397,7 +416,7 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
 
 
 def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evidence) -> bool:
-    is_known = False
+    is_known = is_undated = False
     first, last = evidence.spans.get(path, (None, None))
     now = first if evidence.runs else None
     is_inside = not evidence.runs or evidence.window == place(path, evidence.spans, evidence.runs)  # without any time
@@ -412,10 +431,12 @@ def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evi
         for reader in readers:
             if reader.read(record):
                 is_known = True
+                is_undated |= reader is not evidence.launches  # whose jobs have their own times
                 if record.at and reader in (evidence.watchdog, evidence.failures):
                     evidence.clocks[path] = max(record.at, evidence.clocks.get(path, 0.0))
     if first and last:
         evidence.spans[path] = first, last
+    evidence.undated += [Path(path).name] * (is_undated and now is None)
     return any([reader.end() for reader in readers if hasattr(reader, "end")]) or is_known
 
 

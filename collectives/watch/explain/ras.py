@@ -8,6 +8,7 @@ import re
 import socket
 from collections import defaultdict
 from dataclasses import dataclass, field, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Hashable, Iterable, Iterator
 from urllib.parse import urlsplit
@@ -25,7 +26,7 @@ _GROUP = re.compile(r"#(\d+-\d+) \(([0-9a-f]+)\) (MISMATCH|INCOMPLETE|ERROR|\w+)
 _DIFFER = re.compile(r"Communicator ranks have different (\w*?) ?operation counts", re.IGNORECASE)
 _LAUNCHED = re.compile(r"(\d+) ranks have (?:launched up to operation (\d+)|not launched any operations)")
 _RANK = re.compile(
-    r"Rank (\d+) (?:has (?:launched up to operation (\d+)|(not) launched any operations) )?-- GPU \S+ managed by process \d+ on node (\S+)"
+    r"Rank (\d+) (?:has (?:launched up to operation (\d+)|(not) launched any operations) )?-- GPU (\S+) managed by process (\d+) on node (\S+)"
 )
 _TOTAL = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s+(\d+)\s*$")
 _ROW = re.compile(r"^\s*(\d+)\s+(\d+)\s+(\d+)\s+([\d\-]+)\s+(\d+)\s+(\d+)\s+(\w+)\s+([\w,]+)\s*$")
@@ -79,6 +80,9 @@ def ask(address: str) -> bytes:
         ) from None
 
 
+Process = tuple[str, int, int]  # host, number, device
+
+
 @dataclass
 class Group:
     """A communicator whose ranks differ.  counts: by number of operations launched, the ranks.  listed: those that it names."""
@@ -90,13 +94,11 @@ class Group:
     listed: dict[int, str] = field(default_factory=dict)  # rank -> host
     of: dict[int, int] = field(default_factory=dict)  # rank -> count, where RAS gives it
     is_world: bool = True  # whether its ranks are the job's
+    processes: dict[int, Process] = field(default_factory=dict)  # by rank, from JSON
 
     def few(self, ranks: Iterable[int]) -> str:
         """'ranks 2 and 3', and of which communicator, unless its ranks are the job's"""
         return few(ranks) + ("" if self.is_world else f" of communicator {self.name}")
-
-
-Process = tuple[str, int, int]  # host, number, device
 
 
 @dataclass
@@ -186,12 +188,13 @@ class Ras:
         elif match := _RANK.search(text):
             group, rank = self._group(""), int(match[1])
             if group.is_world:
-                self.hosts[rank] = match[4]
+                self.hosts[rank] = match[6]
+                self.ranks[match[6], int(match[5]), rank] = rank
                 answer.absent |= {rank} if self._heading == "INCOMPLETE" else set()
             if self._status:
                 self._add_state(group, self._status, f"rank {rank}")
                 return True
-            group.listed[rank] = match[4]
+            group.listed[rank] = match[6]
             if match[2] or match[3]:  # alone with its count
                 self._launched = int(match[2] or 0)
                 group.counts[self._launched] = 1
@@ -253,7 +256,7 @@ class Ras:
                     if code not in (0, IN_PROGRESS):
                         error = _ERRORS[code] if code < len(_ERRORS) else f"error {code}"
                         answer.failed[error].add(group.few([number]))
-                process = host, int(rank.get("pid", -1)), int(rank.get("cuda_dev", number))
+                process = group.processes[number] = host, int(rank.get("pid", -1)), int(rank.get("cuda_dev", number))
                 if group.is_world:
                     self.hosts[number], self.ranks[process] = host, number
                 for op, n in (rank.get("collective_counts") or {}).items():
@@ -312,9 +315,14 @@ class Ras:
         moving, still = self._compared(first, last)
         yield from self._moved(moving, still)
         before = {(group.name, group.op): group for group in first.groups} if first is not last else {}
-        for key, group in {(group.name, group.op): group for group in last.groups}.items():
-            if still or not moving:  # ranks of a job that runs are a few operations apart
-                yield from self._differ(group, None if last.launched else before.get(key))
+        groups = {(group.name, group.op): group for group in last.groups if len(group.counts) > 1} if still or not moving else {}  # a running job's ranks are a few apart
+        for one, other in [*combinations(groups.values(), 2)]:
+            if _are_swapped(one, other):
+                del groups[one.name, one.op], groups[other.name, other.op]
+                yield _parted(one, other)
+        yield from self._first_late(groups.values())
+        for key, group in groups.items():
+            yield from self._differ(group, None if last.launched else before.get(key))
         if self.is_whole:
             yield (
                 f"NCCL's RAS reports {self.gpus or 'all'} GPUs on {self.nodes or 'all'} hosts running, with equal counts: no rank is missing. "
@@ -355,9 +363,23 @@ class Ras:
             return few(sorted(self.ranks[process] for process in processes))
         return f"process{'es' * (len(processes) > 1)} {listed(f'{number} on {host}' for host, number, _ in processes)}"
 
+    def _first_late(self, groups: Iterable[Group]) -> Iterator[str]:
+        """A sentence on the ranks that are behind everywhere, where others are behind in one communicator and ahead in a different one."""
+        late, ahead = set(), defaultdict(set)  # ranks of the job; those ahead by communicator
+        for group in groups:
+            ranks = {number: self.ranks.get(process) for number, process in group.processes.items()}
+            if not ranks or None in ranks.values():
+                return
+            late |= {ranks[number] for number, n in group.of.items() if n == min(group.counts)}
+            ahead[group.name] |= {ranks[number] for number, n in group.of.items() if n > min(group.counts)}
+        first = late.difference(*ahead.values())
+        if first and (waiting := late - first):
+            names = [name for name, ranks in ahead.items() if ranks & waiting]
+            hosts = sorted({self.hosts[rank] for rank in first})
+            it, where = "it" if len(first) == 1 else "them", f"communicator{'s' * (len(names) > 1)} {listed(names)}"
+            yield f"Start with {few(sorted(first))}, on {listed(hosts)}: {few(sorted(waiting))}, late as well, {'is' if len(waiting) == 1 else 'are'} ahead of {it} in {where}, and waiting there, it seems."
+
     def _differ(self, group: Group, before: Group | None) -> Iterator[str]:
-        if len(group.counts) < 2:
-            return
         behind, ahead = min(group.counts), max(group.counts)
         members = {n: sorted(rank for rank, at in group.of.items() if at == n) for n in (behind, ahead)}
         op = f" {group.op}" if group.op else ""
@@ -386,6 +408,26 @@ class Ras:
                 if before.counts == group.counts
                 else "Between the two answers these counts have changed: it is moving, perhaps slowly."
             )
+
+
+def _are_swapped(one: Group, other: Group) -> bool:
+    """Whether the ranks that are behind in one operation are ahead in a different one, by as many."""
+    parts = [({rank for rank in group.listed if group.of.get(rank) == min(group.counts)}, set(group.listed)) for group in (one, other)]
+    apart = {max(group.counts) - min(group.counts) for group in (one, other)}
+    (late, all_one), (late_other, all_other) = parts
+    return one.name == other.name and len(one.counts) == len(other.counts) == 2 and len(apart) == 1 and all_one == all_other and late == all_one - late_other
+
+
+def _parted(one: Group, other: Group) -> str:
+    """The sentence on ranks that have launched equally many operations, and different ones."""
+    more, less = (one, other) if any(one.of.get(rank) == max(one.counts) for rank in one.listed) else (other, one)
+    ranks = sorted(rank for rank in more.listed if more.of.get(rank) == max(more.counts))
+    n = max(more.counts) - min(more.counts)
+    times = "once" if n == 1 else f"{n:,} times"
+    return (
+        f"{more.few(ranks).capitalize()} launched {more.op} {times} more than the others, and {less.op} {times} less: they call different collectives. "
+        "So none of them is late by these counts; look for the call where they parted."
+    )
 
 
 def _state(status: dict) -> str:

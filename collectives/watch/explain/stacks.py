@@ -6,6 +6,7 @@ torch 2.13's debug server calls for /stacks, under "=== Rank 0: address ===".
 """
 
 import re
+import sys
 from collections import defaultdict
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -30,8 +31,18 @@ WAITS = {name for row in COLLECTIVES.values() for name in (row.op, *row.also)} |
     "send", "recv", "isend", "irecv", "batch_isend_irecv", "all_gather_object", "broadcast_object_list", "gather_object",
     "all_gather_into_tensor", "reduce_scatter_tensor", "monitored_barrier", "synchronize", "_all_gather_base",
 }  # fmt: skip
+# The functions of Python and torch in which a helper process of a rank works, with their files.
+_WORKER = re.compile(r"\b(?:_worker_loop \S*data/_utils/worker|_process_worker \S*futures/process|worker \S*multiprocessing/pool)\.py$")
+_LAUNCHER = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|resource_tracker|py-spy")
+_DEVICE_WAIT = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx|Context)Synchronize|_local_scalar_dense|cu(?:da)?Memcpy")  # with py-spy --native
+_PARENT = re.compile(r"Parent Process (\d+): ")
 ENTRIES = ("init_process_group", "new_group", "_new_process_group_helper", "destroy_process_group", "rendezvous")
 IDLE = ("MainThread",)
+_STANDARD = sys.stdlib_module_names - {"test", "trace", "profile", "code"}  # which may be a program's, too
+MOST_WORKERS = 2  # of a rank, that are written out
+# A rank that waits for its GPU shows the line that waits, and no function below it.
+OR_SYNCHRONIZING = ", or in a wait for the GPU"
+ITEM = "With NCCL, a rank that waits for a collective shows the line where it waits for its GPU: an `.item()`, a `.cpu()`, a synchronization. The flight recorder, or RAS, shows which rank is late."
 
 
 @dataclass
@@ -43,26 +54,41 @@ class Stack:
     pid: int | None = None
     command: str = ""
     frames: list[Frame] = field(default_factory=list)
-    is_rank: bool = True
+    parent: int | None = None  # its number
+
+    @property
+    def is_worker(self) -> bool:
+        """Whether it is a rank's helper: of a data loader, a pool or a compiler."""
+        return "compile_worker" in self.command or any(re.search(_WORKER, f"{place.function} {place.file}") for place in self.frames)
+
+    @property
+    def is_rank(self) -> bool:
+        return bool(self.frames) and not self.is_worker and not _LAUNCHER.search(self.command)
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a worker is at work, and not waiting for some."""
+        return self.is_worker and not any(re.search(r"\bget \S*queues?\.py$", f"{place.function} {place.file}") for place in self.frames)
 
     @property
     def inside(self) -> str:
-        """The collective, or the entry to a group, that it is in; "" for neither."""
+        """The collective, the entry to a group, or the wait for the GPU that it is in; "" for none."""
         names = [place.function.rpartition(".")[2] for place in self.frames if "distributed" in place.file]
         calls = [name for name in names if name in WAITS or name in ENTRIES]
         if calls:
             return calls[-1]
-        if any(
-            place.function.rpartition(".")[2] in ("wait", "synchronize") and "torch/cuda" in place.file
-            for place in self.frames
-        ):
-            return "synchronize"
-        return ""
+        waits = (place.function for place in self.frames if _DEVICE_WAIT.search(place.function) or "torch/cuda" in place.file and place.function in ("wait", "synchronize"))
+        return next(waits, "") and "a GPU synchronization"
+
+    @property
+    def is_at_a_line(self) -> bool:
+        """Whether nothing shows below the program's own line, which may be a wait for the GPU then."""
+        return self.frames[0] == self.place and _is_own(self.place.file)
 
     @property
     def place(self) -> Frame | None:
         """The program's own line."""
-        own = [place for place in self.frames if not in_torch(place.file) and _is_own(place.file)]
+        own = [place for place in self.frames if not in_torch(place.file) and _is_own(place.file) and place.file.endswith(".py")]
         return own[0] if own else self.frames[0] if self.frames else None
 
     @property
@@ -77,12 +103,7 @@ class Stack:
 
 def _is_own(file: str) -> bool:
     """Whether a file is the program's: py-spy gives the standard library's without a folder."""
-    return (
-        "-packages/" not in file
-        and file not in ("threading.py", "queue.py", "selectors.py", "subprocess.py", "socket.py", "ssl.py")
-        and "multiprocessing/" not in file
-        and "/python3" not in file
-    )
+    return "-packages/" not in file and "/python3" not in file and file.partition("/")[0].removesuffix(".py") not in _STANDARD
 
 
 @dataclass
@@ -112,9 +133,9 @@ class Stacks:
         if process := _PROCESS.match(text):
             rank = line.rank if line.rank is not None else self._rank if self._headed is None else self._headed
             self._stack, self._reading = self._new(rank, int(process[1]), process[2]), False
-            self._stack.is_rank = not re.search(
-                r"torchrun|torch\.distributed\.(?:run|launch)|multiprocessing|py-spy", process[2]
-            )
+            return True
+        if self._stack and (parent := _PARENT.match(text)):
+            self._stack.parent = int(parent[1])
             return True
         if _CURRENT.match(text):
             # The main thread is the last one that faulthandler writes.
@@ -148,21 +169,25 @@ class Stacks:
     # --- conclusions ----------------------------------------------------------------------
 
     def by_rank(self) -> dict[int, list[Stack]]:
-        """By rank, its stacks in the order of the files; without a rank in any, numbered as they come."""
+        """By rank, the stacks of its process, in the order of the files."""
         found: dict[int, list[Stack]] = defaultdict(list)
-        known = [stack for stack in self.all if stack.frames and stack.is_rank]
-        for stack in known:
-            if stack.rank is not None:
+        first: dict[tuple, int | None] = {}  # by rank and file, the process that comes first: its children follow
+        for stack in self.all:
+            if stack.is_rank and stack.rank is not None and stack.pid == first.setdefault((stack.rank, stack.path), stack.pid):
                 found[stack.rank].append(stack)
         return dict(sorted(found.items()))
 
     def sentences(self, world: int = 0, host_of: Callable[[str], str] = str, on_gpu: bool = False) -> Iterator[str]:
-        """The ranks that are in no collective first, then the ones that wait.  on_gpu: whether NCCL makes the collectives."""
+        """The ranks that are in no collective first, then the ones that wait.  on_gpu: whether NCCL makes the collectives; None if that is unknown."""
         ranks = self.by_rank()
-        unknown = [stack for stack in self.all if stack.frames and stack.is_rank and stack.rank is None]
-        if not ranks:
-            yield from self._without_ranks(unknown, host_of)
-            return
+        unknown = [stack for stack in self.all if stack.is_rank and stack.rank is None]
+        if ranks:
+            yield from self._of_ranks(ranks, world, on_gpu, any(stack.inside for stack in unknown))
+        yield from self._without_ranks(unknown, host_of, on_gpu)
+        if unknown:
+            yield f"No file's name shows {'their ranks' if ranks else 'a rank'}: name each stacks/rank_N.txt to have the ranks named."
+
+    def _of_ranks(self, ranks: dict[int, list[Stack]], world: int, on_gpu: bool | None, others_wait: bool) -> Iterator[str]:
         last = {rank: stacks[-1] for rank, stacks in ranks.items()}
         twice = {rank for rank, stacks in ranks.items() if len(stacks) > 1}
         still = {rank for rank in twice if ranks[rank][0].frames == ranks[rank][-1].frames}
@@ -177,12 +202,16 @@ class Stacks:
         waiting = sorted(set(last) - set(elsewhere))
         alike: dict[tuple, list[int]] = {}
         for rank in elsewhere:
-            alike.setdefault((last[rank].doing, str(last[rank].place), rank in still), []).append(rank)
-        nowhere = "in no collective: " if waiting else ""  # which means little where no rank waits
-        for (doing, place, stood), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
+            alike.setdefault((last[rank].doing, str(last[rank].place), rank in still, last[rank].is_at_a_line), []).append(rank)
+        for (doing, place, stood, at_a_line), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
+            is_one = len(those) == 1
+            # which means little where no rank waits
+            nowhere = "" if not (waiting or others_wait) else f"in no collective{OR_SYNCHRONIZING * (at_a_line and on_gpu is not False)}: "
             at = f", called at {place}" if place != "None" and place != doing else ""
-            moved = "in both stacks" if stood else "and has moved between its stacks" if set(those) & twice else ""
-            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} {nowhere}in {doing}{at}{f', {moved}' if moved else ''}."
+            moved = "in both stacks" if stood else f"and {'has' if is_one else 'have'} moved between {'its' if is_one else 'their'} stacks" if set(those) & twice else ""
+            yield f"{few(those).capitalize()} {'is' if is_one else 'are'} {nowhere}in {doing}{at}{f', {moved}' if moved else ''}."
+            for rank in those[:MOST_WORKERS]:
+                yield from self._workers(last[rank], f"A worker of rank {rank}'s data loader")
         for call, place, those in self._calls(last, waiting):
             absent = f", apparently for {few(elsewhere)}" if 0 < len(elsewhere) <= len(waiting) else ""
             yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{absent}."
@@ -194,12 +223,21 @@ class Stacks:
                 yield f"All {len(last):,} of these wait: the rank that they wait for isn't among these stacks, or has no Python frame that shows it."
             else:
                 yield "All ranks are in the call: look below the program, or ask again to see whether they move."
-        elif not waiting:
-            yield "None of these stacks is in a collective."
+        elif not waiting and not others_wait:
+            yield "None of these stacks is in a collective." + f" {ITEM}" * (on_gpu is not False and any(stack.is_at_a_line for stack in last.values()))
         if not twice and len(last) > 1:
             yield "These are stacks of one moment. Ask again ten seconds later and give both: who hasn't moved is the one to look at."
         if len(last) < world:
             yield f"There are stacks of {len(last):,} of {world:,} ranks."
+
+    def _workers(self, parent: Stack, whose: str) -> Iterator[str]:
+        """A sentence on each busy worker of a process that waits for its data loader.  whose: the process, in words."""
+        if not any("data/dataloader.py" in place.file for place in parent.frames):
+            return
+        busy = {stack.pid: stack for stack in self.all if stack.is_busy and _is_of(stack, parent)}
+        for pid, stack in [*busy.items()][:MOST_WORKERS]:
+            at = f", called at {stack.place}" if stack.place and str(stack.place) != stack.doing else ""
+            yield f"{whose}, process {pid}, is in {stack.doing}{at}."
 
     def _calls(self, last: dict[int, Stack], waiting: list[int]) -> Iterator[tuple[str, Frame | None, list[int]]]:
         alike: dict[tuple, list[int]] = {}
@@ -208,7 +246,7 @@ class Stacks:
         for (call, place), those in sorted(alike.items(), key=lambda item: len(item[1]))[:4]:
             yield call, place, those
 
-    def _without_ranks(self, stacks: list[Stack], host_of: Callable[[str], str]) -> Iterator[str]:
+    def _without_ranks(self, stacks: list[Stack], host_of: Callable[[str], str], on_gpu: bool | None) -> Iterator[str]:
         """Sentences on processes, by their numbers; the ones in no collective first."""
         processes: dict[tuple, list[Stack]] = defaultdict(list)
         for k, stack in enumerate(stacks):
@@ -217,7 +255,8 @@ class Stacks:
         for key, moments in processes.items():
             stack = moments[-1]
             still = len(moments) > 1 and moments[0].frames == stack.frames
-            where = stack.inside or f"no collective{f': {stack.doing}' * (stack.doing != str(stack.place))}"
+            or_waits = OR_SYNCHRONIZING * (stack.is_at_a_line and on_gpu is not False)
+            where = stack.inside or f"no collective{or_waits}{f': {stack.doing}' * (stack.doing != str(stack.place))}"
             alike[bool(stack.inside), where, str(stack.place), still].append(key)
         for (_, where, place, still), keys in sorted(alike.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
             pid, hosts = keys[0][1], sorted({host for host, _ in keys if host})
@@ -225,8 +264,16 @@ class Stacks:
             who = f"Process {pid}" if is_one and isinstance(pid, int) else f"{len(keys):,} process{'es' * (not is_one)}"
             on = f" on {listed(hosts)}" if hosts else ""
             yield f"{who}{on} {'is' if is_one else 'are'} in {where}, at {place}{', in both stacks' * still}."
-        if stacks:
-            yield "No file's name shows a rank: name each stacks/rank_N.txt to have the ranks named."
+            yield from self._workers(processes[keys[0]][-1], f"A data loader's worker{on}")
+        if stacks and not any(stack.inside for stack in stacks) and on_gpu is not False:
+            yield f"None of them is in a collective. {ITEM}"
+
+
+def _is_of(worker: Stack, parent: Stack) -> bool:
+    """Whether a worker is a process's, by its parent's number, else by its rank, else by its file."""
+    if worker.parent is not None:
+        return worker.parent == parent.pid
+    return worker.rank == parent.rank if worker.rank is not None else worker.path == parent.path
 
 
 def rank_in(path: str) -> int | None:

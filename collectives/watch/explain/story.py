@@ -30,6 +30,9 @@ YEARS = (0, 365, 366, 730, 731, -365, -366, -730, -731)  # days between clocks o
 TROUBLES = ("gone", "fault", "kill", "storage", "blocked", "service")  # kinds of events that can hold up a rank
 LOST_SECONDS = 300.0  # after an event of a host, in which its peers notice that it is gone
 OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault explains: no host makes another call
+FATAL = (48, 62, 79, 95, 119, 120, 143)  # Xids after which a GPU does no more work
+SURE_SECONDS = 30.0  # from an event to what proves that the job went on: the kernel's clock drifts
+LAST_CALLS = 64  # of a dump, in which the last completed one is looked for
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
 
@@ -54,7 +57,7 @@ def verdict(evidence: Evidence) -> list[str]:
         further += evidence.ras.sentences()
     further += evidence.collected.sentences()
     further += evidence.stacks.sentences(
-        job.world_size if job and job.is_stated else 0, evidence.host_map.of_file, bool(job and job.is_on_gpu)
+        job.world_size if job and job.is_stated else 0, evidence.host_map.of_file, job.is_on_gpu if job else None
     )
     further += [*first.hosts(), *evidence.launches.sentences(evidence.host_map), *evidence.counters.sentences(evidence.host_map), *evidence.failures.consequences()]
     paragraphs = []
@@ -282,8 +285,21 @@ class _Firsts:
             return False
         return abs(error.at - first) > (HEALED_SECONDS if error.is_over else NEAR_SECONDS)
 
+    def _survived(self, event: HostEvent) -> str:
+        """'; its ranks completed calls after it', of an event after which the job went on."""
+        if event.at is None or event.kind not in ("fault", "kill", "blocked", "storage") or self._evidence.zones:
+            return ""
+        if self._evidence.stepped > event.at + SURE_SECONDS:
+            return "; the job made steps after it"
+        job = self._judged.job if self._judged else None
+        ranks = [rank for rank in self._evidence.host_map.ranks_on(event.host) if job and rank in job.dumps and not job.dumps[rank].from_log]
+        completed = max((launch.made / 1e9 for rank in ranks for launch in job.dumps[rank].launches[-LAST_CALLS:] if launch.over), default=0.0) if job else 0.0
+        return "; its ranks began and ended calls after it" * (completed > event.at + SURE_SECONDS)
+
     def _is_far(self, event: HostEvent) -> bool:
-        """Whether an event is hours away from the first wait, whatever the zones of their clocks, or before the job."""
+        """Whether an event is hours away from the first wait, whatever the zones of their clocks, or before the job, or the job could not have survived it."""
+        if any(f"Xid {number} " in event.what for number in FATAL) and self._survived(event):
+            return True
         if event.age_seconds > NEAR_SECONDS or self._is_earlier(event):
             return True
         after = self._after(self._first_wait or self._first_error, event.at) or 0.0
@@ -295,6 +311,9 @@ class _Firsts:
 
     def _before(self, event: HostEvent) -> str:
         """', 12 s before the first wait'"""
+        return self._distance(event) + self._survived(event)
+
+    def _distance(self, event: HostEvent) -> str:
         first, sign = self._first_wait, "the first wait"
         if first is None and self._is_far(event):
             first, sign = self._first_error, "the first error"

@@ -77,6 +77,7 @@ class Text:
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
     writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
     step: int | None = None  # the last step of training that it names
+    stepped: float | None = None  # the time of a line that names the step before
 
     def __iter__(self) -> Iterator[LogLine]:
         first, opened = True, []
@@ -86,7 +87,7 @@ class Text:
                 first = False
             if self.width:
                 block = self._joined(block)
-            self.step = _last_step(block) or self.step
+            self._find_step(block)
             writers = set(re.findall(rb"\[rank\d+\]:?", block))
             self.ranks |= {int(name[5:-2]) for name in writers if name.endswith(b":")}
             for name in writers:
@@ -112,6 +113,14 @@ class Text:
                 else:
                     skipped = raw
 
+    def _find_step(self, block: bytes) -> None:
+        number, at = _last_step(block)
+        if number is not None:
+            self.step = number
+        if at >= 0:
+            raw = block[block.rfind(b"\n", 0, at) + 1 :][:LONGEST].partition(b"\n")[0]
+            self.stepped = line(raw.decode(errors="replace"), self.near).at
+
     def _find_width(self, sample: bytes) -> None:
         """A terminal's width is the length of many lines, and no line is longer."""
         lines = [raw for raw in sample.replace(b"\r", b"").split(b"\n")]
@@ -136,20 +145,24 @@ class Text:
 
 
 _STEP = re.compile(rb"(?:step|iter(?:ation)?)[\"']?[ =:#\[]{1,8}(\d+)")
-STEP_TRIES = 200
+STEP_TRIES = 2000
 
 
-def _last_step(block: bytes) -> int | None:
-    """The step of training that the last line with one names."""
+def _last_step(block: bytes) -> tuple[int | None, int]:
+    """The step of training that the last line with one names, and the place in the block where the last smaller one is; -1 for none."""
     for word in (b"step", b"iter"):
-        at = len(block)
+        at, last = len(block), None
         for _ in range(STEP_TRIES):
             at = block.rfind(word, 0, at)
             if at < 0:
                 break
             if step := _STEP.match(block, at):
-                return int(step[1])
-    return None
+                if last is not None and int(step[1]) < last:
+                    return last, at
+                last = last if last is not None else int(step[1])
+        if last is not None:
+            return last, -1
+    return None, -1
 
 
 def _is_fresh(raw: bytes) -> bool:
