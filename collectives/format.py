@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any, Iterable, Sequence
 if TYPE_CHECKING:
     import torch
 
+MOST_NAMED = 12  # ranks that are written out one by one
+MOST_RUNS = 8  # of ranks in a row, in a sentence
 COLUMNS = 100  # the longest line that is shown unbroken, in a notebook next to its outline too
 
 
@@ -45,12 +47,16 @@ def wrap(text: str) -> str:
     return "\n".join("\n".join(parts) for parts in lines)
 
 
-def name_ranks(ranks) -> str:
+def name_ranks(ranks: "Iterable[int]", most: int = MOST_NAMED) -> str:
+    """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023', '64 ranks (0, 8, 16, ..., 504)'.  most: ranks that are written out."""
     ranks = list(ranks)
     if len(ranks) == 1:
         return f"rank {ranks[0]}"
     if len(ranks) > 4 and ranks == list(range(ranks[0], ranks[-1] + 1)):
         return f"ranks {ranks[0]}-{ranks[-1]}"
+    if len(ranks) > most:
+        brief = runs(ranks)
+        return f"ranks {brief}" if brief == span(ranks) else f"{len(ranks):,} ranks ({brief})"
     return f"ranks {', '.join(map(str, ranks[:-1]))} and {ranks[-1]}"
 
 
@@ -131,6 +137,12 @@ def span(ranks: Sequence[int]) -> str:
     """(0, 1, 2, 3) -> '0-3'; (0, 2) -> '0, 2'; (0, 1, 2, 5) -> '0-2, 5'"""
     runs = [[rank for _, rank in run] for _, run in groupby(enumerate(ranks), lambda at: at[1] - at[0])]
     return ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 2 else ", ".join(map(str, run)) for run in runs)
+
+
+def runs(ranks: Sequence[int]) -> str:
+    """As `span`, without the middle ones of a long list: '0, 8, 16, ..., 504'"""
+    parts = span(ranks).split(", ")
+    return ", ".join(parts if len(parts) <= MOST_RUNS else [*parts[:3], "...", parts[-1]])
 
 
 def dtype_name(dtype: "torch.dtype") -> str:

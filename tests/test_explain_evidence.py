@@ -1242,7 +1242,7 @@ def test_ranks_that_wait_in_a_communicator_are_not_where_to_start(tmp_path):
     pair["ranks"][1]["collective_counts"] = {"AllReduce": 899}
     told = said(tmp_path, ras__json=RAS_JSON.format(f"{json.dumps(world)},{json.dumps(pair)}"))
     assert told.startswith(
-        "Start with rank 3, on 172.16.64.1: rank 2, late as well, is ahead of it in communicator 0xb, and waiting there, it seems."
+        "Start with rank 3, on 172.16.64.1: rank 2, late as well, is ahead in communicator 0xb, and waiting there, it seems."
     ), told
 
 

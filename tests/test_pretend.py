@@ -5,9 +5,12 @@ import subprocess
 import sys
 
 import pytest
+import torch
+import torch.distributed as dist
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from collectives import Mismatch, Stuck, run
 from tests import ROOT
 from tests.pretended import differences, of_program, on_real_ranks, report, requests
 
@@ -129,6 +132,29 @@ def test_what_is_not_there_is_refused_with_a_sentence():
         "this page has no torch.distributed.fsdp",
         "this page has no tensors of torch.bfloat16",
     ]
+
+
+def ring_without_one():
+    rank, n = dist.get_rank(), dist.get_world_size()
+    if rank != 700:
+        dist.send(torch.ones(4), (rank + 1) % n)
+        dist.recv(torch.ones(4))
+
+
+def halves():
+    dist.all_reduce(torch.ones(4 + dist.get_rank() % 2))
+
+
+def test_a_verdict_on_a_thousand_ranks_fits_a_screen():
+    """In a table of as many rows, the odd ones stay."""
+    with pytest.raises(Stuck) as error:
+        run(ring_without_one, world_size=1024, pretend=True)
+    words = str(error.value)
+    assert len(words.splitlines()) < 24 and "\n  ... and 1,008 more rows\n" in words, words
+    assert "; rank 700 returned after 0 calls; ... and 1,008 more. This" in words and "\n  rank 700 " in words, words
+    with pytest.raises(Mismatch) as error:
+        run(halves, world_size=1024, pretend=True)
+    assert "  512 ranks (0, 2, 4, ..., 1022)  all_reduce" in str(error.value) and len(str(error.value)) < 1000
 
 
 def test_a_collectives_cost_grows_with_its_ranks_and_not_with_their_square():

@@ -9,7 +9,7 @@ from ...format import name_ranks
 from ...log.event import Failure
 from ...log.messages import LOST_STATUS
 from ..verdict import Died, Ended, NoServer, NoStart, Raised, SlowStart, Unreachable, Unreadable
-from .phrases import after, alike, call_waited_in, source
+from .phrases import after, alike, call_waited_in, cut, source
 
 FROM_OUTSIDE = "Something outside ended it: usually the system, when memory runs out."
 _NONE_RETURNED = "Did this None come from a call? torch.distributed's functions return None: the result is in the tensor that was passed in."
@@ -80,14 +80,14 @@ def raised(verdict: Raised) -> str:
         of_a_call = any("dist." in frame for frame in frames) and not any(".grad" in frame for frame in frames)
         hint = [_NONE_RETURNED] * bool(_USED_NONE.search(message) and of_a_call)
         parts.append("\n".join([f"{name_ranks(ranks)} {verb} {kind}: {message}".rstrip(": "), *frames, *hint]))
-    return "\n".join([*parts, *_consequences(verdict)])
+    return "\n".join([*cut(parts, "... and {:,} more ranks raised."), *_consequences(verdict)])
 
 
 def _consequences(verdict: Raised | Died | Unreachable) -> list[str]:
     """The consequences of the ranks' end for others: calls that these have made and that can no longer complete."""
     waiting = [state for state in verdict.standing if state.event and state.rank not in verdict.ranks]
     calls = alike((state.rank, call_waited_in(state, verdict.world_size)) for state in waiting)
-    return [f"As a consequence, {name_ranks(ranks)} couldn't finish {what}." for what, ranks in calls.items()]
+    return cut([f"As a consequence, {name_ranks(ranks)} couldn't finish {what}." for what, ranks in calls.items()])
 
 
 def unreadable(verdict: Unreadable) -> str:
@@ -96,6 +96,7 @@ def unreadable(verdict: Unreadable) -> str:
         f"{name_ranks(ranks)} returned something that cannot be read here: {what}".rstrip(": ")
         for what, ranks in alike(zip(verdict.ranks, told)).items()
     ]
+    parts = cut(parts)
     parts.append("Return tensors, numbers, strings, or containers of these. What was recorded is in the error's .run.")
     return "\n".join(parts)
 

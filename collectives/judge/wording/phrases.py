@@ -1,8 +1,10 @@
 """Phrases that verdicts share."""
 
+import re
+from collections import Counter
 from typing import Hashable, Iterable, Sequence
 
-from ...format import align, name_ranks, span
+from ...format import align, name_ranks, runs
 from ...log.calls import Call
 from ...log.collectives import RECEIVES, SENDS
 from ...log.event import Event
@@ -11,7 +13,7 @@ from ...log.text import source as source
 from ..decisions import decisions
 from ..verdict import RankState, Verdict
 
-MOST_RUNS = 8  # of ranks in a row, in a sentence
+MOST_PARTS = 16  # that are written out, in a list with one for each rank or call
 CALLS_SHOWN = 3  # of those that ranks made from different lines
 
 EVERY_RANK_MAKES_IT = (
@@ -21,17 +23,18 @@ EVERY_RANK_MAKES_IT = (
 
 def few(ranks: Iterable[int]) -> str:
     """'rank 3', 'ranks 0, 1 and 3', 'ranks 0-5, 7-1023', '64 ranks (0, 8, 16, ..., 504)'"""
-    ranks = sorted(ranks)
-    if len(ranks) <= 4:
-        return name_ranks(ranks)
-    brief = runs(ranks)
-    return f"ranks {brief}" if brief == span(ranks) else f"{len(ranks):,} ranks ({brief})"
+    return name_ranks(sorted(ranks), 4)
 
 
-def runs(ranks: Sequence[int]) -> str:
-    """The ranks as format.span has them; without the middle ones of a long list."""
-    parts = span(ranks).split(", ")
-    return ", ".join(parts if len(parts) <= MOST_RUNS else [*parts[:3], "...", parts[-1]])
+def cut(parts: Sequence[str], more: str = "... and {:,} more") -> list[str]:
+    """The parts; from a long list only some, the rarest wordings first, and the number of the others."""
+    rest = len(parts) - MOST_PARTS
+    if rest <= 1:
+        return [*parts]
+    shapes = [re.sub(r"\d+ *", "#", part) for part in parts]
+    times = Counter(shapes)
+    places = sorted(range(len(parts)), key=lambda k: (times[shapes[k]], k))[:MOST_PARTS]
+    return [*(parts[k] for k in sorted(places)), more.format(rest)]
 
 
 def verb(word: str, ranks: list[int]) -> str:
@@ -69,15 +72,15 @@ def of_group(e: Event, world_size: int) -> str:
 def handled(events: Iterable[Event | None]) -> list[str]:
     """A sentence for each rank that made its call while it handled an exception: the call hides it from the log."""
     made = (e for e in events if e and e.handling)
-    return [f"Rank {e.rank} made {e.op} #{e.index + 1} while it handled {e.handling}" for e in made]
+    return cut([f"Rank {e.rank} made {e.op} #{e.index + 1} while it handled {e.handling}" for e in made])
 
 
 def caught(verdict: Verdict) -> list[str]:
     """A sentence for each exception that a rank caught and others did not."""
-    return [
+    return cut([
         f"Earlier, {after(message.calls)}, rank {rank} caught {message.error}\n  {source(message.line)}"
         for rank, message in verdict.catches
-    ]
+    ])  # fmt: skip
 
 
 def decided(verdict: Verdict, events: Iterable[Event], together: bool = False) -> list[str]:
@@ -143,4 +146,5 @@ def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
 def rows(described: Iterable[tuple[int, str, str]]) -> str:
     """Aligned lines of ranks, words and source; one line for all ranks with the same description."""
     groups = alike((rank, (words, line)) for rank, words, line in described)
-    return align([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ")
+    lines = align([(name_ranks(ranks), *words) for words, ranks in groups.items()], indent="  ").split("\n")
+    return "\n".join(cut(lines, "  ... and {:,} more rows"))

@@ -14,6 +14,7 @@ from .phrases import (
     call_name,
     call_waited_in,
     caught,
+    cut,
     decided,
     drop_note,
     handled,
@@ -62,7 +63,7 @@ def under_way(standing: Sequence[RankState], name: str, started: bool) -> str:
         return f"{head} starting ..."
     doing = alike((member.rank, _does(member, size)) for member in busy)
     words = (what if len(doing) == 1 else f"{name_ranks(ranks)} {what}" for what, ranks in doing.items())
-    return f"{head} running {name}: {'; '.join(words)} ..."
+    return f"{head} running {name}: {'; '.join(cut([*words]))} ..."
 
 
 def _does(each: RankState, world_size: int) -> str:
@@ -88,7 +89,7 @@ def standstill(verdict: Standstill) -> str:
     head = f"no rank has started or finished a call for {verdict.seconds:.0f} s. That could be normal, or it could be a hang."
     errors = handled(state.event for state in verdict.standing)
     reasons = decided(verdict, [e for call in verdict.calls for e in call])
-    lacks = [*_dropped(verdict.standing), *_lacks(verdict), *_lack_entries(verdict)]
+    lacks = [*_dropped(verdict.standing), *cut([*_lacks(verdict)]), *_lack_entries(verdict)]
     return "\n".join([head, *blame(verdict), _job_table(verdict.standing), *errors, *caught(verdict), *reasons, *lacks])
 
 
@@ -153,14 +154,14 @@ def _lacks(verdict: Standstill) -> Iterable[str]:
 
 def _dropped(standing: Sequence[RankState]) -> list[str]:
     """A sentence for each message that a rank waits for and that gloo may have lost."""
-    return [drop_note(state.lost) for state in standing if state.lost]
+    return cut([drop_note(state.lost) for state in standing if state.lost])
 
 
 def stood(verdict: Halt) -> list[str]:
     """Sentences on the standstill before ranks ended, whose end is then unlikely to be the cause."""
     still, ended = verdict.stood, list(verdict.ranks)
     lines = [f"when {name_ranks(ended)} ended, no rank had started or finished a call for {still.seconds:.0f} s."]
-    lines += [*blame(still), *_lacks(still)]
+    lines += [*blame(still), *cut([*_lacks(still)])]
     if not any(absent & set(ended) for absent in still.lacking):
         lines.append(f"That {name_ranks(ended)} ended is most likely a consequence, of a watchdog or a time limit:")
     return lines
@@ -180,7 +181,7 @@ def deadlock(verdict: Deadlock) -> str:
     errors = [*handled(state.event for state in verdict.standing), *caught(verdict)]
     errors += decided(verdict, [state.event for state in waiting]) if gone else []
     more = "".join(f"\n{line}" for line in [*apart(verdict.parted), *errors])
-    return f"{'; '.join(clauses)}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
+    return f"{'; '.join(cut(clauses))}. This can never finish.\n{table(verdict.standing)}{more}\n{advice}"
 
 
 def _advice(verdict: Deadlock, gone: list[int]) -> str:
@@ -240,7 +241,7 @@ def deserted(verdict: Deserted) -> str:
     live, have = (verb("live", absent), "has" if len(absent) == 1 else "have")
     return "\n".join(
         [
-            f"{'; '.join(clauses)}, which {name_ranks(absent)} {have} not made.",
+            f"{'; '.join(cut(clauses))}, which {name_ranks(absent)} {have} not made.",
             table(verdict.standing),
             *caught(verdict),
             *decided(verdict, [state.event for state in waiting]),
@@ -256,10 +257,10 @@ def deserted(verdict: Deserted) -> str:
 def time_up(verdict: TimeUp) -> str:
     size, busy = verdict.world_size, [verdict.standing[rank] for rank in verdict.ranks]
     doing = alike((s.rank, f"in {call_waited_in(s, size)}" if s.event else _at(s)) for s in busy)
-    who = "; ".join(
+    who = "; ".join(cut([
         f"{name_ranks(ranks)} {are(ranks)} {'waiting' if what.startswith('in ') else 'running'} {what}"
         for what, ranks in doing.items()
-    )
+    ]))  # fmt: skip
     reasons = decided(verdict, [s.event for s in busy if s.absent])
     head = f"out of time after {verdict.seconds:g} s: {who}."
     return "\n".join(

@@ -214,10 +214,10 @@ def _name_stacks(evidence: Evidence) -> None:
         hosts[stack.pid].add(host_map.of_file(stack.path))
     for stack in unnamed:
         host, where = host_map.of_file(stack.path), {rank: host_map.of_rank.get(rank, "") for rank in evidence.processes.get(stack.pid, ())}
-        found = [rank for rank in where if host and where[rank] == host]
-        if not found and len(hosts[stack.pid]) == 1 and stack.pid >= LEAST_PID:
-            found = [rank for rank in where if where[rank] == "" or host == "" or host_map.is_address(where[rank])]
-        stack.rank = found[0] if len(found) == 1 else None
+        ranks = [rank for rank in where if host and where[rank] == host]
+        if not ranks and len(hosts[stack.pid]) == 1 and stack.pid >= LEAST_PID:
+            ranks = [rank for rank in where if where[rank] == "" or host == "" or host_map.is_address(where[rank])]
+        stack.rank = ranks[0] if len(ranks) == 1 else None
 
 
 @contextmanager

@@ -316,10 +316,10 @@ class Ras:
         yield from self._moved(moving, still)
         before = {(group.name, group.op): group for group in first.groups} if first is not last else {}
         groups = {(group.name, group.op): group for group in last.groups if len(group.counts) > 1} if still or not moving else {}  # a running job's ranks are a few apart
-        for one, other in [*combinations(groups.values(), 2)]:
-            if _are_swapped(one, other):
-                del groups[one.name, one.op], groups[other.name, other.op]
-                yield _parted(one, other)
+        for group, twin in [*combinations(groups.values(), 2)]:
+            if _are_swapped(group, twin):
+                del groups[group.name, group.op], groups[twin.name, twin.op]
+                yield _parted(group, twin)
         yield from self._first_late(groups.values())
         for key, group in groups.items():
             yield from self._differ(group, None if last.launched else before.get(key))
@@ -373,11 +373,11 @@ class Ras:
             late |= {ranks[number] for number, n in group.of.items() if n == min(group.counts)}
             ahead[group.name] |= {ranks[number] for number, n in group.of.items() if n > min(group.counts)}
         first = late.difference(*ahead.values())
-        if first and (waiting := late - first):
-            names = [name for name, ranks in ahead.items() if ranks & waiting]
+        if first and (held := late - first):
+            names = [name for name, ranks in ahead.items() if ranks & held]
             hosts = sorted({self.hosts[rank] for rank in first})
-            it, where = "it" if len(first) == 1 else "them", f"communicator{'s' * (len(names) > 1)} {listed(names)}"
-            yield f"Start with {few(sorted(first))}, on {listed(hosts)}: {few(sorted(waiting))}, late as well, {'is' if len(waiting) == 1 else 'are'} ahead of {it} in {where}, and waiting there, it seems."
+            where = f"communicator{'s' * (len(names) > 1)} {listed(names)}"
+            yield f"Start with {few(first)}, on {listed(hosts)}: {few(held)}, late as well, {'is' if len(held) == 1 else 'are'} ahead in {where}, and waiting there, it seems."
 
     def _differ(self, group: Group, before: Group | None) -> Iterator[str]:
         behind, ahead = min(group.counts), max(group.counts)
@@ -410,17 +410,16 @@ class Ras:
             )
 
 
-def _are_swapped(one: Group, other: Group) -> bool:
-    """Whether the ranks that are behind in one operation are ahead in a different one, by as many."""
-    parts = [({rank for rank in group.listed if group.of.get(rank) == min(group.counts)}, set(group.listed)) for group in (one, other)]
-    apart = {max(group.counts) - min(group.counts) for group in (one, other)}
-    (late, all_one), (late_other, all_other) = parts
-    return one.name == other.name and len(one.counts) == len(other.counts) == 2 and len(apart) == 1 and all_one == all_other and late == all_one - late_other
+def _are_swapped(group: Group, twin: Group) -> bool:
+    """Whether the ranks that are behind in an operation are ahead in a different one, by as many."""
+    late, early = ({rank for rank in each.listed if each.of.get(rank) == n} for each, n in ((group, min(group.counts)), (twin, max(twin.counts))))
+    apart = {max(each.counts) - min(each.counts) for each in (group, twin)}
+    return group.name == twin.name and {len(group.counts), len(twin.counts)} == {2} and len(apart) == 1 and set(group.listed) == set(twin.listed) and late == early
 
 
-def _parted(one: Group, other: Group) -> str:
+def _parted(group: Group, twin: Group) -> str:
     """The sentence on ranks that have launched equally many operations, and different ones."""
-    more, less = (one, other) if any(one.of.get(rank) == max(one.counts) for rank in one.listed) else (other, one)
+    more, less = (group, twin) if any(group.of.get(rank) == max(group.counts) for rank in group.listed) else (twin, group)
     ranks = sorted(rank for rank in more.listed if more.of.get(rank) == max(more.counts))
     n = max(more.counts) - min(more.counts)
     times = "once" if n == 1 else f"{n:,} times"

@@ -39,7 +39,7 @@ _PARENT = re.compile(r"Parent Process (\d+): ")
 ENTRIES = ("init_process_group", "new_group", "_new_process_group_helper", "destroy_process_group", "rendezvous")
 IDLE = ("MainThread",)
 _STANDARD = sys.stdlib_module_names - {"test", "trace", "profile", "code"}  # which may be a program's, too
-MOST_WORKERS = 2  # of a rank, that are written out
+MOST_WORKERS = 2  # that are written out, for one rank
 # A rank that waits for its GPU shows the line that waits, and no function below it.
 OR_SYNCHRONIZING = ", or in a wait for the GPU"
 ITEM = "With NCCL, a rank that waits for a collective shows the line where it waits for its GPU: an `.item()`, a `.cpu()`, a synchronization. The flight recorder, or RAS, shows which rank is late."
@@ -58,7 +58,7 @@ class Stack:
 
     @property
     def is_worker(self) -> bool:
-        """Whether it is a rank's helper: of a data loader, a pool or a compiler."""
+        """Whether it helps a rank, as a data loader's, a pool's or a compiler's process does."""
         return "compile_worker" in self.command or any(re.search(_WORKER, f"{place.function} {place.file}") for place in self.frames)
 
     @property

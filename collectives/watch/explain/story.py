@@ -32,7 +32,7 @@ LOST_SECONDS = 300.0  # after an event of a host, in which its peers notice that
 OF_HOSTS = ("absent", "silent", "not started")  # causes that a host's fault explains: no host makes another call
 FATAL = (48, 62, 79, 95, 119, 120, 143)  # Xids after which a GPU does no more work
 SURE_SECONDS = 30.0  # from an event to what proves that the job went on: the kernel's clock drifts
-LAST_CALLS = 64  # of a dump, in which the last completed one is looked for
+LAST_CALLS = 64  # in a dump, among which the last completed one is looked for
 KERNEL = 'dmesg -T | grep -iE "xid|killed process|link"'
 
 

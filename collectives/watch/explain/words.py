@@ -7,10 +7,10 @@ from itertools import chain, zip_longest
 from math import prod
 from typing import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 
-from ...format import COLUMNS, align, duration, size, span
+from ...format import COLUMNS, align, duration, runs, size, span
 from ...judge.verdict import Cause, Wait
 from ...judge.wording import causes as wording
-from ...judge.wording.phrases import few, runs
+from ...judge.wording.phrases import few
 from ...log import backends
 from ...log.event import Event
 from . import ops
