@@ -1292,6 +1292,33 @@ def test_a_rank_that_waits_for_its_gpu_is_not_elsewhere(frames, tmp_path):
         assert "Ranks 0, 1 and 2 are in no collective, or in a wait for the GPU: in step, train.py:77." in explain(tmp_path)
 
 
+HALF = "NCCL version 2.27.3 compiled with CUDA 12.9\nJob summary\n===========\n"
+
+
+@pytest.mark.parametrize("text, sentence", [
+    (HALF, "The answer of NCCL's RAS ends, before it names ranks: it is cut short."),
+    (RAS.format("MISMATCH", "")[:-12], "The answer of NCCL's RAS ends after RUNNING MISMATCH, before it names ranks"),
+    (trace(3, "").rstrip("\n"), "job.txt ends in a traceback, before its exception: the last line is at step, train.py:37."),
+    (SUMMARY.format(rank=3, code=-9, trace="").partition("  exitcode")[0], "job.txt ends in torchrun's summary, before the exit code of rank 3."),
+])  # fmt: skip
+def test_a_text_that_is_cut_short_is_told_as_one(text, sentence, tmp_path):
+    assert sentence in said(tmp_path, job__txt=text)
+
+
+@pytest.mark.parametrize("code", ["utf-16", "utf-8-sig"])
+def test_texts_that_a_shell_of_windows_wrote(code, tmp_path):
+    """And a kernel's log that is no text isn't one without faults."""
+    (tmp_path / "ras.json").write_bytes(RAS_JSON.format(communicator("0xa", [64, 64, 60, 64])).encode(code))
+    (tmp_path / "dmesg_n1.txt").write_bytes(b"\0\1binary")
+    told = explain(tmp_path)
+    assert "Rank 2 is behind" in told and "Nothing is recognized in dmesg_n1.txt." in told and "No fault" not in told, told
+
+
+def test_json_in_colors(tmp_path):
+    text = RAS_JSON.format(communicator("0xa", [64, 64, 60, 64])).removeprefix("OK\n").replace("{", "\x1b[1;39m{\x1b[0m")
+    assert "Rank 2 is behind" in said(tmp_path, ras__json=text)
+
+
 # --- as many columns as a terminal has ----------------------------------------------------
 
 

@@ -4,6 +4,7 @@ Files that are one piece of data (a pickle, JSON) are read whole; text is read l
 and given to the readers whose marks it has.
 """
 
+import codecs
 import gc
 import gzip
 import io
@@ -43,6 +44,7 @@ STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
 FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: a smaller time is an order alone
 HEAD = 1 << 16  # bytes by which a file's kind is known
+_COLORED = re.compile(rb"(?:\s|OK|\x1b\[[\d;]*m)*\x1b\[[\d;]*m\s*[{\[]\s*(?:\x1b|[\"{\[])")  # JSON
 MOST_FILES = 30  # of which nothing is used, that are named
 
 
@@ -113,7 +115,7 @@ class Evidence:
         reports = (
             self.hosts.events or self.ras.is_ras or self.stacks.all or self.counters.ports or self.collected.states
         )
-        return bool(failures.ends or failures.follow or met or reports)
+        return bool(failures.ends or failures.follow or failures.unended or met or reports)
 
 
 def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidence | None" = None) -> Evidence:
@@ -346,14 +348,19 @@ def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence
     head = source.head
     if not head.strip():
         raise Unusable("is empty: its process was ended before it wrote anything")
+    if head.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _COLORED.match(head):  # a shell of Windows; jq -C
+        code = "utf-16" if head[:1] in b"\xff\xfe" else "utf-8-sig"
+        plain_text = re.sub(r"\x1b\[[\d;]*m", "", data().decode(code, "replace")).encode()
+        return _take_source(_Source(io.BytesIO(plain_text)), path, lambda: plain_text, evidence, shared)
     if head[:1] == b"\x80":
         content = plain.unpickled(data())
         if not dump.is_dump(content):
             raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
         evidence.dumps.append(dump.read(content, path, shared))
         return True
-    if b"\0" in head[:4096]:
-        return False
+    if b"\0" in head[:4096]:  # whatever its name
+        evidence.others.append(Path(path).name)
+        return True
     if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
         return _take_page(data().decode(errors="replace"), path, evidence, shared)
     answered = re.match(rb"(\s*OK\s)*\s*", head)  # RAS answers "OK" to SET FORMAT json before the JSON itself

@@ -134,6 +134,8 @@ class Failures:
     _loggers: dict[str, list[int]] = field(default_factory=dict)  # by writer, the ranks whose tracebacks are being read
     _is_root: bool = False
     _tries: Counter = field(default_factory=Counter)  # addresses that this file's ranks haven't reached yet
+    unended: list[str] = field(default_factory=list)  # sentences on tracebacks that a file ends in
+    _tail: str = ""  # the writer whose traceback the last line is in
     _file: str = ""
     _is_kernel_log: bool = False
     _rank: int | None = None
@@ -141,7 +143,7 @@ class Failures:
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
         self._open, self._item, self._file, self._rank, self._tries = {}, None, path, rank, Counter()
-        self._logged, self._loggers = {}, {}
+        self._logged, self._loggers, self._tail = {}, {}, ""
         self._is_kernel_log = HostMap.is_kernel_log(path)
 
     def read(self, line: LogLine) -> bool:
@@ -170,7 +172,14 @@ class Failures:
 
     def end(self) -> bool:
         """Note the exceptions whose own line isn't in the file that ends. Returns whether there are any."""
-        return any([self._is_cut(key) for key in [*self._loggers]])
+        is_cut = any([self._is_cut(key) for key in [*self._loggers]])
+        part = self._open.get(self._tail)
+        if part and part.frames:
+            *_, place = own_frames(part.frames) or part.frames
+            self.unended.append(f"{self._file.rpartition('/')[2]} ends in a traceback, before its exception: the last line is at {place}.")
+        if self._item and "exitcode" not in self._item:
+            self.unended.append(f"{self._file.rpartition('/')[2]} ends in torchrun's summary, before the exit code{' of rank ' * ('rank' in self._item)}{self._item.get('rank', '').split(' ')[0]}.")
+        return is_cut or bool(self.unended)
 
     def _is_cut(self, key: str) -> bool:
         """Whether tracebacks of a writer's loggers are still open: they are noted, and closed."""
@@ -197,6 +206,7 @@ class Failures:
             self._open[key] = _Open(chained=True)
             return True
         open_ = self._open.get(key)
+        self._tail = key if open_ and text[:1].isspace() else ""
         if frame := _FRAME.match(text):
             if open_:
                 open_.frames.append(Frame(frame[1], int(frame[2]), frame[3]))
@@ -352,7 +362,7 @@ class Failures:
 
     def sentences(self, local: int = 0) -> list[str]:
         """The sentences on ranks that never met: at a store, in a barrier, or in one call.  local: ranks on a host."""
-        lines = list(self._mismatch())
+        lines = [*self._mismatch(), *self.unended]
         if self.barrier:
             ranks = sorted(self.barrier)
             lines.append(f"{few(ranks).capitalize()} did not come to a monitored barrier, which the others reached.")

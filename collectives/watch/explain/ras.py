@@ -293,15 +293,22 @@ class Ras:
     @property
     def is_whole(self) -> bool:
         """Whether all processes answered, with equal counts."""
+        return self.is_ras and not self._troubles and self.last.statuses == {"RUNNING OK"}
+
+    @property
+    def _troubles(self) -> bool:
+        """Whether an answer names ranks that differ, or that are missing."""
         last = self.last
-        troubles = last.groups or last.dead or last.silent or last.missing or last.failed or [*self._states()]
-        return self.is_ras and not troubles and last.statuses == {"RUNNING OK"}
+        return bool(last.groups or last.dead or last.silent or last.missing or last.failed or [*self._states()])
 
     def sentences(self) -> Iterator[str]:
         """A sentence for each group of ranks that is behind or doesn't answer, and on the ranks that have moved."""
         if not self.is_ras:
             return
         last, (first, *_) = self.last, self.answers.values()
+        if not self._troubles and last.statuses != {"RUNNING OK"}:
+            rows = f" after {listed(sorted(last.statuses))}" if last.statuses else ""
+            yield f"The answer of NCCL's RAS ends{rows}, before it names ranks: it is cut short."
         if last.dead:
             yield f"NCCL's RAS counts as dead: {listed(last.dead, 6, '; ')}."
         if last.silent:

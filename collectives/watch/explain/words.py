@@ -313,7 +313,8 @@ def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
 def _to_absent(names: Names, causes: Sequence[Cause]) -> list[str]:
     elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
     they = "It is" if len(elsewhere) == 1 else "They are"
-    return [f"{they} running something else, outside any recorded call: {PYSPY}."] if elsewhere else []
+    see = PYSPY if len(elsewhere) == 1 else PYSPY.replace("its log", "their logs").replace("it is", "they are").replace("its stack", "their stacks")
+    return [f"{they} running something else, outside any recorded call: {see}."] if elsewhere else []
 
 
 def _of_mismatch(names: Names, cause: Cause, named: bool) -> list[str]:
