@@ -1292,6 +1292,23 @@ def test_a_rank_that_waits_for_its_gpu_is_not_elsewhere(frames, tmp_path):
         assert "Ranks 0, 1 and 2 are in no collective, or in a wait for the GPU: in step, train.py:77." in explain(tmp_path)
 
 
+IN_USE = "torch.distributed.DistNetworkError: The server socket has failed to listen on any local network address. port: 29500, useIpv6: false, code: -98, name: EADDRINUSE, message: address already in use"
+INVALID = "torch.distributed.DistBackendError: NCCL error in: NCCLUtils.hpp:268, invalid usage (run with NCCL_DEBUG=WARN for details), NCCL version 2.21.5\nncclInvalidUsage: This usually reflects invalid usage of NCCL library.\nLast error:\nDuplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000"
+
+
+@pytest.mark.parametrize("error, sentence", [
+    (IN_USE, "EADDRINUSE, message: address already in use, at step, train.py:37.\nThat port is taken, by a second job or by a process"),
+    (INVALID, "NCCL version 2.21.5 Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000, at step, train.py:37."),
+    ("torch.distributed.elastic.rendezvous.api.RendezvousTimeoutError", "Launchers waited in vain for the other hosts to join (job.log): look for a host"),
+])  # fmt: skip
+def test_a_job_that_did_not_start(error, sentence, tmp_path):
+    text = trace(1, error)
+    if "Rendezvous" in error:  # of the launcher, which is no rank
+        text = text.replace("[rank1]: ", "")
+    told = said(tmp_path, job__log=text.rstrip())  # the last line has no end
+    assert sentence in told and "first cause isn't" not in told, told
+
+
 HALF = "NCCL version 2.27.3 compiled with CUDA 12.9\nJob summary\n===========\n"
 
 

@@ -43,10 +43,11 @@ _LOST_WORDS = (
 )  # fmt: skip
 CUT_SECONDS = 5.0  # from a logger's traceback to its exception, at most
 LONGEST_MESSAGE = 300  # characters of an exception's
-# CUDA's errors that are a host's fault, by their numbers in cudaError_t.
+# Errors that are a host's fault, CUDA's by their numbers in cudaError_t.
 _HOST_ERRORS = {
     "802": "On a host with NVSwitches, CUDA can't start before the fabric manager has set these up: `systemctl status nvidia-fabricmanager`; its version must be the driver's; "
     "`nvidia-smi -q | grep -A3 Fabric` must show Completed and Success.",
+    "EADDRINUSE": "That port is taken, by a second job or by a process that an earlier one left: `ss -ltnp` on that host names it.",
     "803": "The driver's library and its kernel module have different versions, as after an update without a reboot, or in a container that brings its own libcuda.",
 }  # fmt: skip
 _CUDA_ERROR = re.compile(r"(?:[Ee]rror|cudaError)\D{0,3}(80[23])\b|(system not yet initialized)|(system has unsupported display driver)")
@@ -88,6 +89,8 @@ class End:
     @property
     def host_error(self) -> str:
         """The sentence on an error of CUDA that is its host's; "" for any other."""
+        if "EADDRINUSE" in self.what:
+            return _HOST_ERRORS["EADDRINUSE"]
         code = _CUDA_ERROR.search(self.what) if self.kind == "raised" else None
         return _HOST_ERRORS[code[1] or ("802" if code[2] else "803")] if code else ""
 
@@ -136,6 +139,7 @@ class Failures:
     _tries: Counter = field(default_factory=Counter)  # addresses that this file's ranks haven't reached yet
     unended: list[str] = field(default_factory=list)  # sentences on tracebacks that a file ends in
     _tail: str = ""  # the writer whose traceback the last line is in
+    _last_error: str = ""  # the writer whose next line is NCCL's own account of its error
     _file: str = ""
     _is_kernel_log: bool = False
     _rank: int | None = None
@@ -143,7 +147,7 @@ class Failures:
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
         self._open, self._item, self._file, self._rank, self._tries = {}, None, path, rank, Counter()
-        self._logged, self._loggers, self._tail = {}, {}, ""
+        self._logged, self._loggers, self._tail, self._last_error = {}, {}, "", ""
         self._is_kernel_log = HostMap.is_kernel_log(path)
 
     def read(self, line: LogLine) -> bool:
@@ -204,6 +208,14 @@ class Failures:
             return True
         if _BETWEEN.match(text):
             self._open[key] = _Open(chained=True)
+            return True
+        if self._last_error == key:  # NCCL's words, two lines after the exception
+            self._last_error = ""
+            if self.ends and self.ends[-1].rank == rank and not self.ends[-1].follows:
+                self.ends[-1].what += f" {text}"
+            return True
+        if text == "Last error:":
+            self._last_error = key
             return True
         open_ = self._open.get(key)
         self._tail = key if open_ and text[:1].isspace() else ""
@@ -363,6 +375,8 @@ class Failures:
     def sentences(self, local: int = 0) -> list[str]:
         """The sentences on ranks that never met: at a store, in a barrier, or in one call.  local: ranks on a host."""
         lines = [*self._mismatch(), *self.unended]
+        if waited := sorted({end.who for end in self.ends if end.what.startswith("RendezvousTimeoutError")}):
+            lines.append(f"Launchers waited in vain for the other hosts to join ({', '.join(waited[:8])}): look for a host whose launcher isn't among these.")
         if self.barrier:
             ranks = sorted(self.barrier)
             lines.append(f"{few(ranks).capitalize()} did not come to a monitored barrier, which the others reached.")
@@ -411,9 +425,11 @@ def shortened(text: str, most: int = LONGEST_MESSAGE) -> str:
 
 def is_consequence(kind: str, message: str) -> bool:
     """Whether an error only means that another rank is gone, or that one never came."""
-    if kind in ("DistStoreError", "DistNetworkError", "KeyboardInterrupt", "BrokenPipeError", "ConnectionResetError"):
+    if "EADDRINUSE" in message or "address already in use" in message:
+        return False
+    if kind in ("RendezvousTimeoutError", "RendezvousConnectionError", "DistStoreError", "DistNetworkError", "KeyboardInterrupt", "BrokenPipeError", "ConnectionResetError"):
         return True
-    waited = ("Watchdog caught", "Detected mismatch between collectives", "monitoredBarrier", "Timed out waiting")
+    waited = ("Watchdog caught", "Detected mismatch between collectives", "monitoredBarrier", "Timed out waiting", "connect() timed out")
     return kind in ("RuntimeError", "DistBackendError") and any(words in message for words in (*_LOST_WORDS, *waited))
 
 

@@ -220,8 +220,8 @@ class Stacks:
             if len(calls) > 1:
                 yield "All of them wait, in different calls: each for the others."
             elif len(last) < world or not world:
-                these = f"All {len(last):,} of these wait" if len(last) > 1 else "It is waiting"
-                yield f"{these}: the rank that they wait for isn't among these stacks, or has no Python frame that shows it."
+                subject = f"All {len(last):,} of these wait" if len(last) > 1 else "It is waiting"
+                yield f"{subject}: the rank waited for isn't among these stacks, or has no Python frame that shows it."
             else:
                 yield "All ranks are in the call: look below the program, or ask again to see whether they move."
         elif not waiting and not others_wait:

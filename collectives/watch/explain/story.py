@@ -379,6 +379,8 @@ class _Firsts:
             and not evidence.failures.parts
             and not evidence.dumps
             and not evidence.failures.joined
+            and not evidence.failures.unreached
+            and not any(end.what.startswith("Rendezvous") for end in evidence.failures.ends)
             and not evidence.nccl.bootstrap()
             and not any(not self._is_far(event) for event in evidence.hosts.ordered(["gone", "kill"]))
         ):

@@ -15,7 +15,7 @@ BLOCK = 4 << 20
 LONGEST = 1 << 16  # bytes of a line that are read
 TRACEBACK = b"Traceback (most recent"
 FRAME = b"  File "
-AFTER_FRAME = 6  # lines that are read after a frame of a traceback, whose exception may have any name
+AFTER_FRAME = 10  # lines that are read after a frame of a traceback, whose exception may have any name
 SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
 
 
@@ -80,7 +80,7 @@ class Text:
     stepped: float | None = None  # the time of a line that names the step before
 
     def __iter__(self) -> Iterator[LogLine]:
-        first, opened = True, []
+        first, opened, left = True, [], 0
         for block in blocks(self.file):
             if first:
                 self._find_width(block[:SAMPLE])
@@ -102,8 +102,8 @@ class Text:
                 (mark for reader in self.readers for mark in reader.marks), *(reader.inner for reader in opened)
             )
             marks = [mark for mark in dict.fromkeys(wanted) if mark in block]
-            left, skipped = 0, b""
-            for raw in block.splitlines() if marks else ():
+            skipped = b""
+            for raw in block.splitlines() if marks or left > 0 else ():
                 left = AFTER_FRAME if FRAME in raw else left - 1
                 if left > 0 or any(mark in raw for mark in marks):
                     if skipped and TRACEBACK in raw:  # a logger's line, that may name the rank
