@@ -11,7 +11,7 @@ from collectives.draw.canvas import Words
 from collectives.same import data, note, same
 from collectives.same.naming import renamed
 from tests import ROOT
-from tests.corpus.same import CANNOT, RIGHT, WRONG, one_stage, statistics, two_stages
+from tests.corpus.same import CANNOT, RIGHT, WRONG, loss_of_copies, norm_of_equal_parts, one_stage, statistics, two_stages
 
 
 def quickly(jobs):
@@ -53,6 +53,18 @@ def test_buffers_that_differ_are_named_and_gradients_stay_the_same():
     assert "Note: the buffer `mean` is each rank's own on ranks 0 and 1, and one process's is their mean" in told, seen
     assert "`angles`" not in told
     assert "Note" not in repr(same(statistics, True, world_size=2))
+
+
+@pytest.mark.parametrize("divided_later", [True, False])
+def test_a_right_norm_of_equal_parts_has_no_note(divided_later):
+    assert "counts copies" not in repr(same(norm_of_equal_parts, divided_later, world_size=2))
+
+
+@pytest.mark.parametrize("divided", [True, False])
+def test_a_sum_of_copies_that_is_read_has_a_note(divided):
+    seen = same(loss_of_copies, divided, world_size=2)
+    assert seen.verdict == "same", seen
+    assert ("counts copies" in repr(seen)) == (not divided), seen
 
 
 def test_a_verdict_is_drawn_and_has_the_same_words():

@@ -1,4 +1,4 @@
-"""Likely causes that ranks' own records show, without one process's: notes beside a verdict, which accuse nobody."""
+"""Likely causes that ranks' records show: notes beside a verdict, which accuse nobody."""
 
 from collections import defaultdict
 from typing import Iterator, Sequence
@@ -8,15 +8,17 @@ import torch
 from ..format import name_ranks
 from .mistakes import call_text
 from .records import CallMade, FirstSteps
+from .relation import close
 
 MOST = 4
 
 
-def of_ranks(ranks: Sequence[FirstSteps]) -> list[str]:
-    """The sentences, without a period at the end."""
+def of_ranks(ranks: Sequence[FirstSteps], reference: FirstSteps | None = None) -> list[str]:
+    """The sentences, without a period at the end.  reference: one process's record, if it could run."""
     sentences = [clue for record in ranks for clue in record.clues]
-    for clues in (_in_place, _copies, _norms, _pieces, _without_history, _layers, _drifting):
+    for clues in (_in_place, _copies, _pieces, _without_history, _layers, _drifting):
         sentences += clues(ranks)
+    sentences += of_copies(ranks, reference) if reference else []
     return list(dict.fromkeys(sentences))[:MOST]
 
 
@@ -52,16 +54,23 @@ def _copies(ranks: Sequence[FirstSteps]) -> list[str]:
     return sentences
 
 
-def _norms(ranks: Sequence[FirstSteps]) -> list[str]:
-    """A norm over ranks, all of which pass the same square."""
+def of_copies(ranks: Sequence[FirstSteps], reference: FirstSteps) -> list[str]:
+    """A number that counts copies: each rank adds what one process has by itself, and the sum, or its root, is read."""
+    alone = {call.line: call for call in reversed(reference.calls) if call.reading}
     for group, calls in _together(ranks):
-        squares = [call.summed.reshape(-1).tolist() for call in calls if call.is_norm and call.summed is not None]
-        if len(squares) == len(group) > 1 and any(squares[0]) and all(square == squares[0] for square in squares):
-            return [
-                f"the root is taken of the sum by {call_text(calls[0])}, to which every rank adds the same number: if that is of "
-                f"copies, which all ranks hold, they are counted {len(group)} times. Count what all hold once, and add only the "
-                "squares of parts over ranks"
-            ]
+        counterpart, n = alone.get(calls[0].line), len(group)
+        if counterpart is None or n == 1 or any(call.reading is None or call.summed is None for call in calls):
+            continue
+        times = n**0.5 if calls[0].is_norm else n
+        if all(close(float(call.summed), float(counterpart.summed), 1e-4) for call in calls):
+            if close(calls[0].reading, counterpart.reading * times):
+                how = "the root of the sum" if calls[0].is_norm else "the sum"
+                unless = "" if calls[0].is_norm else ", unless it is divided after it has been read"
+                return [
+                    f"{call_text(calls[0])} counts copies: each rank adds {float(counterpart.summed):.4g}, as one process does by itself, "
+                    f"so {how}, {calls[0].reading:.4g}, is {times:.3g} times too large{unless}. Count on one rank what all hold, and "
+                    "add only parts over ranks"
+                ]
     return []
 
 

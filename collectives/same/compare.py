@@ -69,12 +69,13 @@ class _Comparing(Records):
             if not first:
                 self._enough()
         except _CannotCompare as why:
-            self.remarks += [*clues.of_ranks(self.ranks), *self._buffers(), *self._read()]
+            self.remarks += [*clues.of_ranks(self.ranks, self.one), *self._buffers(), *self._read()]
             return self._comparison("cannot compare", str(why))
         self.remarks += self._buffers()
         if first:
-            self.remarks += clues.of_ranks(self.ranks)
+            self.remarks += clues.of_ranks(self.ranks, self.one)
             return self._comparison("differs", reason, first)
+        self.remarks += clues.of_copies(self.ranks, self.one) if self._same_rows() else []
         return self._comparison("same", self._counts())
 
     def _comparison(self, verdict: str, reason: str, first: str = "") -> Comparison:
@@ -301,6 +302,12 @@ class _Comparing(Records):
                     f"nothing takes the gradient of `{difference.label}`, and {why}: let an optimizer step, so that what is used is "
                     "known"
                 )
+        averages = [call for rank in difference.ranks for call in self.ranks[rank].calls if mistakes.averages(call)]
+        if not reduced and averages and difference.steps[0].taken:
+            raise _CannotCompare(
+                f"ranks take steps with gradients of their own, and {mistakes.call_text(averages[0])} reduces parameters, as local SGD "
+                "does on purpose: one process takes other steps. For the comparison, reduce them after every step"
+            )
         if not reduced and mistakes.exchanged(difference, self) and mistakes.is_partial_sum(difference, self.tolerance):
             raise _CannotCompare(mistakes.copy_or_own(difference))
 
@@ -431,6 +438,8 @@ class _Comparing(Records):
 
     def _enough(self) -> None:
         """Raise _CannotCompare if agreement means little: nothing was seen, or not all that was trained."""
+        if self.ranks[0].stale:
+            raise _CannotCompare(self.ranks[0].stale)
         trained = [
             name for name, p in self.one.parameters.items()
             if any(step.unseen or step.taken and step.grad is not None and bool(step.grad.any()) for step in p.steps)

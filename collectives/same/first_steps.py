@@ -25,9 +25,10 @@ from . import marks
 from .handling import HANDLED, SMALL, Handling, address
 from .records import CallMade, FirstSteps, Parameter, TensorStep
 from .replay import Feed, batches_through, every_group_is_its_own, samplers_through
-from .variables import leaves, names_read_later, variable
+from .variables import containing, leaves, names_read_later, variable
 
 SEED = 1000  # of rank 0
+MOST_PASSES = 8  # backward passes of one step that are kept apart
 STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
 WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"}  # parts of names
 DRAWS = {torch.randn, torch.rand, torch.randint, torch.normal}
@@ -152,6 +153,8 @@ class Recorder:
         known = {id(p) for p in self._live.values()}
         for root, prefix in self._roots:
             for name, p in root.named_parameters(prefix=prefix):
+                if type(root).__name__ == "DistributedDataParallel":
+                    self.record.in_ddp.add(_clean(name))
                 if id(p) not in known:
                     self._add(_clean(name), p)
 
@@ -208,7 +211,7 @@ class Recorder:
                     self._names[id(module)] = f"{self._stack[-1]}.?"
                     self._modules.append(module)
                 else:
-                    self.register(module)
+                    self.register(containing(module))
             if not self._stack:
                 self._passed.clear()
                 self._after()
@@ -251,8 +254,10 @@ class Recorder:
         step = self._open(name)
         if step is not None:
             with self.aside():
-                mine = _plain(gradient)
-                step.local = mine if step.local is None else step.local + mine
+                if len(step.passes) < MOST_PASSES:
+                    step.passes.append(_plain(gradient))
+                else:
+                    step.passes[-1] += _plain(gradient)
 
     def _open(self, name: str) -> TensorStep | None:
         """The parameter's step that hasn't been taken; None when enough are recorded."""
@@ -279,8 +284,15 @@ class Recorder:
                 ]
             self._scan()
             known = {id(p): name for name, p in self._live.items()}
+            parameters = [p for group in optimizer.param_groups for p in group["params"]]
+            if self._has_modules and not any(id(p) in known or p.grad is not None for p in parameters):
+                self.record.stale = (
+                    f"the optimizer holds {len(parameters)} tensors that are in no module, and none has a gradient ({line}): was it made "
+                    "before the model was sharded or wrapped, which replaces parameters? Make it afterward"
+                )
+                parameters.clear()
             for g, group in enumerate(optimizer.param_groups):
-                for k, p in enumerate(group["params"]):
+                for k, p in enumerate(group["params"] if parameters else ()):
                     if id(p) not in known:
                         known[id(p)] = f"group{g}.{k}"
                         self._add(known[id(p)], p)
@@ -311,7 +323,7 @@ class Recorder:
         for name, p in self._live.items():
             parameter = self.record.parameters[name]
             for step in parameter.steps[-1:]:
-                if step.after is None and (step.taken or step.local is not None) and _has_memory(p):
+                if step.after is None and (step.taken or step.passes) and _has_memory(p):
                     before = parameter.steps[-2].after if len(parameter.steps) > 1 else parameter.first
                     value = _plain(p)
                     moved = before is not None and not torch.equal(value, before)
@@ -351,7 +363,8 @@ class Recorder:
             return self.record.feed.source(str(line), tensor, self.others, self.joined) if line else tensor
 
     def call(self, made: CallMade) -> None:
-        if self._made < self.steps and len(self.record.calls) < 10_000:
+        averages = any(owner.startswith("parameter") for owner in made.about)  # which local SGD does after some steps
+        if (self._made < self.steps or averages) and len(self.record.calls) < 10_000:
             self.record.calls.append(made)
 
     def about(self, tensor: torch.Tensor) -> tuple[str | None, str]:
@@ -363,6 +376,9 @@ class Recorder:
         for name, p in self._live.items() if self._backward and not self._unwinding() else ():
             if type(p.grad) is torch.Tensor and p.grad.shape == tensor.shape and torch.equal(p.grad, tensor):
                 return f"copy of the gradient of {name}", ""
+        for name, p in self._live.items():
+            if _has_memory(p) and address(p) == start:
+                return f"parameter {name}", ""
         if start in self._outputs:
             output = f"output of {self._outputs[start] or 'the model'}"
             return output, "" if tensor.requires_grad else f"the {output}"
@@ -445,7 +461,7 @@ class _Functions(TorchFunctionMode):
             value = func(*args, **kwargs)
             if not recorder.inside:
                 with recorder.aside():
-                    recorder.handling.function(name, args[0], value)
+                    recorder.handling.function(name, args, value)
             return value
         if name in UPDATES and args:
             recorder.updated(args[0])

@@ -16,7 +16,8 @@ SMALL = 16  # numbers whose values are kept
 MOST = 1_000
 READERS = {"item", "tolist", "__float__"}
 CUTTERS, COPIERS = {"chunk", "split", "tensor_split"}, {"clone", "contiguous"}
-HANDLED = READERS | CUTTERS | COPIERS | {"detach", "sqrt"}
+ADDERS = {"add", "__add__", "__radd__", "sub", "__sub__", "__rsub__"}
+HANDLED = READERS | CUTTERS | COPIERS | ADDERS | {"detach", "sqrt"}
 
 
 class Handling:
@@ -31,12 +32,15 @@ class Handling:
         self._received: set[int] = set()  # addresses of what a call has filled
         self._alive: list[Any] = []  # an address is a tensor's
 
-    def function(self, name: str, tensor: torch.Tensor, value: Any) -> None:
+    def function(self, name: str, args: tuple, value: Any) -> None:
         """A function of HANDLED has returned."""
+        tensor = args[0]
         if len(self._alive) > MOST or not isinstance(tensor, torch.Tensor):
             return
         if name in READERS:
             self._read(tensor, value if isinstance(value, list) else [value])
+        elif name in ADDERS:
+            self._added(tensor, args[1:])
         elif name in CUTTERS and len(value) > 1:
             self._alive += value
             self._pieces |= {(address(piece), piece.numel()): (k, len(value)) for k, piece in enumerate(value)}
@@ -46,19 +50,32 @@ class Handling:
         elif name == "detach" and tensor.requires_grad and not tensor.is_leaf:
             self._alive.append(value)
             self._detached[_storage(value)] = f"`{variable(tensor) or 'a tensor'}`"
-        elif name == "sqrt" and (k := self._sums.get(address(tensor))) is not None:
-            self._record.calls[k] = self._record.calls[k]._replace(is_norm=True)
+        elif name == "sqrt" and (k := self._sums.get(address(tensor))) is not None and value.numel() == 1:
+            self._record.calls[k] = self._record.calls[k]._replace(reading=float(value), is_norm=True)
 
     def _read(self, tensor: torch.Tensor, numbers: list) -> None:
-        line = learners_call()[0]
+        line, function, _ = learners_call()
+        if function and "Tensor." not in function:
+            return  # read by torch, for its own purposes
         if any(not placement.is_replicate() for placement in getattr(tensor, "placements", ())):
             self._record.clue(
                 "a number is read from a DTensor that is not replicated, so it belongs to this rank's part: call "
                 f"full_tensor() first, on every rank{_in(line)}"
             )
+        k = self._sums.get(address(tensor))
+        if k is not None and len(numbers) == 1 and self._record.calls[k].reading is None:
+            self._record.calls[k] = self._record.calls[k]._replace(reading=float(numbers[0]))
         is_small = len(numbers) <= SMALL and all(isinstance(number, (int, float)) for number in numbers)
         if line and is_small and sum(map(len, self._record.reads.values())) < MOST:
             self._record.reads.setdefault(str(line), []).append(numbers)
+
+    def _added(self, tensor: torch.Tensor, operands: tuple) -> None:
+        partial = any(placement.is_partial() for placement in getattr(tensor, "placements", ()))
+        if partial and any(isinstance(operand, (int, float)) and operand for operand in operands):
+            self._record.clue(
+                "a number is added to a DTensor that is a partial sum: torch 2.13 adds it to each rank's part, so the whole has it "
+                f"once for each rank. Call redistribute() to Replicate() first{_in(learners_call()[0])}"
+            )
 
     def sampled(self, ranks: int, drawn: int, examples: int) -> None:
         """A DistributedSampler is used."""

@@ -7,17 +7,22 @@ import torch
 from ..format import dtype_name, name_ranks
 from .findings import Difference, Records
 from .records import CallMade, FirstSteps
-from .relation import Relation, close, clusters, combination, error, factor
+from .relation import Relation, close, clusters, combination, error, factor, relation
+
+MOST_EXPLAINED = 8  # differences among which one is looked for that can be explained
 
 
 def of(differences: list[Difference], evidence: Records) -> tuple[str, str]:
     """The first of these differences, and its reason."""
     first, tolerance = differences[0], evidence.tolerance * (10 if differences[0].step else 1)
     when = f" in step {first.step + 1}" if first.step else ""
-    text = _scaled(differences, evidence) or _gradient(first, evidence, tolerance)
+    text = _scaled(differences, evidence)
+    if not text:
+        explained = ((found, _explained(found, evidence, tolerance)) for found in differences[:MOST_EXPLAINED])
+        first, text = next((pair for pair in explained if pair[1]), (first, _unexplained(first, evidence, tolerance)))
     others = len({found.target for found in differences}) - 1
     more = f" So do {others} other gradients." if others > 1 else " So does one other gradient." if others else ""
-    return first.target, f"`{first.label}`: its gradient{when} {text}.{more}"
+    return first.target, f"`{first.label}`: its gradient{when} {text}{'' if text.endswith('?') else '.'}{more}"
 
 
 def briefly(found: Difference, tolerance: float) -> str:
@@ -31,7 +36,8 @@ def briefly(found: Difference, tolerance: float) -> str:
     return "gradient differs"
 
 
-def _gradient(found: Difference, evidence: Records, tolerance: float) -> str:
+def _explained(found: Difference, evidence: Records, tolerance: float) -> str | None:
+    """How this gradient is made of one process's, or of the ranks' own; None if it can't be seen."""
     gradients, ranks, whole = found.gradients, found.ranks, found.whole
     none = [rank for rank, g in zip(ranks, gradients) if not bool(g.any())]
     if none:
@@ -58,22 +64,55 @@ def _gradient(found: Difference, evidence: Records, tolerance: float) -> str:
         if mean:
             return (
                 f"is each rank's own on {name_ranks(who)}, and the optimizer takes it as the mean of all{where}: "
-                f"all_reduce it over these ranks, and divide it by {len(who)}"
+                + (
+                    "DistributedDataParallel has not reduced it. Is the last backward before the step inside no_sync()?"
+                    if found.parts[0].name in evidence.ranks[found.ranks[0]].in_ddp
+                    else f"all_reduce it over these ranks, and divide it by {len(who)}"
+                )
             )
         return (
             f"is a partial sum over {name_ranks(who)}, and the optimizer takes it as whole{where}: all_reduce it over "
             "these ranks"
         )
-    if weights := _weights(found, evidence, tolerance):
+    if weights := _weights(found, evidence, tolerance) or _weights_of_passes(found, tolerance):
         return weights
-    if cut := _cut_first(found, evidence, tolerance):
-        return cut
+    return _cut_first(found, evidence, tolerance)
+
+
+def _unexplained(difference: Difference, evidence: Records, tolerance: float) -> str:
+    gradients, ranks = difference.gradients, difference.ranks
     if len(ranks) > 1 and len(clusters(gradients, tolerance)) > 1:
         return (
             f"differs between {name_ranks(ranks)}, and is one process's on none of them: no sum or mean of theirs is it"
+            f"{_forward(difference, evidence)}"
         )
     where = f" on {name_ranks(ranks)}" if ranks else ""
-    return f"is unrelated to one process's{where}: no part, multiple or sum of it{_cut_off(evidence)}"
+    return f"is unrelated to one process's{where}: no part, multiple or sum of it{_cut_off(evidence) or _forward(difference, evidence)}"
+
+
+def _forward(difference: Difference, evidence: Records) -> str:
+    """Evidence from the first forward: the first module that gives all ranks the same, or that all are right."""
+    if difference.step or not evidence.one.outputs:
+        return ""
+    for name, expected in evidence.one.outputs.items():
+        outputs = [record.outputs.get(name) for record in evidence.ranks]
+        if any(part is None for part in outputs):
+            return ""
+        if relation(outputs, expected, 10 * evidence.tolerance).letter == "?":
+            if len(clusters(outputs, evidence.tolerance)) == 1 and outputs[0].shape != expected.shape:
+                return (
+                    f". `{name}` gives the same output on all ranks, and one process a different one for each rank's rows: does each "
+                    "rank count something from 0, such as positions?"
+                )
+            return ""
+    trained = [name for name, p in evidence.one.parameters.items() if p.steps and p.steps[0].grad is not None]
+    if difference.target != trained[-1]:
+        after = trained[trained.index(difference.target) + 1]
+        return f". Outputs of modules agree, and the gradient of `{after}` does: look at the backward between it and this one"
+    return (
+        ". Outputs of modules agree in the first forward, so it's the loss: does it have a mean, a deviation or a count of a rank's "
+        "own rows, where one process has all of them? Reduce that over ranks first"
+    )
 
 
 def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | None:
@@ -129,12 +168,21 @@ def _multiple(found: Difference, k: float, evidence: Records, tolerance: float) 
         )
     if k > 1.5 and close(k, round(k), 1e-2):
         return f"{text}: a sum over {round(k)} ranks where one process has the mean, or a sum made twice{_by(calls)}"
+    if needs and has and _even(needs) and _even(has) and k < 1:
+        divided, should = 1 / max(has), 1 / max(needs)
+        if should > 1.5 and close(divided, round(divided), 1e-2) and close(should, round(should), 1e-2):
+            return f"{text}: it is divided by {divided:.0f}, where one process's is a mean over {should:.0f}. Divide it by {should:.0f}{_by(calls)}"
     if k and k < 0.7 and close(1 / k, round(1 / k), 1e-2):
         return (
             f"{text}: a mean over {round(1 / k)} ranks where one process has the sum, so don't divide it, or multiply the "
             f"loss by {round(1 / k)}{_by(calls)}{_cut_off(evidence)}"
         )
-    return f"{text}{_by(calls)}"
+    return _weights(found, evidence, tolerance) or f"{text}{_by(calls)}"
+
+
+def averages(call: CallMade) -> bool:
+    """Whether a call reduces parameters themselves."""
+    return "reduce" in call.op and any(owner.startswith("parameter") for owner in call.about)
 
 
 def _fits(found: Difference, tolerance: float) -> tuple[list[float] | None, list[float] | None]:
@@ -145,6 +193,40 @@ def _fits(found: Difference, tolerance: float) -> tuple[list[float] | None, list
     own = [g.view_as(found.whole) for g in own]
     needs = combination(own, found.whole, tolerance)
     return needs, combination(own, found.gradients[0], tolerance)
+
+
+def _fits_passes(difference: Difference, tolerance: float) -> tuple[list[list[float]], list[list[float]]] | None:
+    """The coefficients of _fits for each of several backward passes, by pass and rank."""
+    passes, n = [step.passes for step in difference.steps], len(difference.steps)
+    count = len(passes[0])
+    if count < 2 or any(len(columns) != count or columns[0].numel() != difference.whole.numel() for columns in passes):
+        return None
+    columns = [passes[rank][k].view_as(difference.whole) for k in range(count) for rank in range(n)]
+    needs = combination(columns, difference.whole, tolerance)
+    has = needs and combination(columns, difference.gradients[0], tolerance)
+    by_pass = [[c[k : k + n] for k in range(0, len(c), n)] for c in (needs, has)] if has else None
+    return by_pass and tuple(by_pass)
+
+
+def _weights_of_passes(difference: Difference, tolerance: float) -> str | None:
+    """Ranks count for more, or less, in a backward pass of several than they do in one process, or passes do."""
+    if not (fits := _fits_passes(difference, tolerance)):
+        return None
+    needs, has = fits
+    totals = [sum(row) for row in has]
+    if _even([c for row in needs for c in row]) and all(map(_even, has)) and not _even(totals):
+        return (
+            f"counts backward passes 1 to {len(totals)} as {_numbers(totals, sum(totals))}, and one process counts them alike: what "
+            "is accumulated is scaled again in each. Scale each pass's own gradient, or all of them once"
+        )
+    k = max(range(len(needs)), key=lambda k: max(needs[k]) - min(needs[k]))
+    if not _even(needs[k]) and _even(has[k]):
+        return (
+            f"counts {name_ranks(difference.ranks)} as {_numbers(has[k], sum(has[k]))} in backward pass {k + 1}, and one process counts "
+            f"their rows as {_numbers(needs[k], sum(needs[k]))}: a mean of means. Divide each loss by the number of tokens of all "
+            "ranks and micro-batches together"
+        )
+    return None
 
 
 def _fits_rows(
@@ -184,11 +266,20 @@ def _weights(found: Difference, evidence: Records, tolerance: float) -> str | No
     left_out = [r for r, a, b in zip(found.ranks, needs, has) if abs(b) < 1e-3 * max(map(abs, has)) and abs(a) > 1e-3]
     if left_out:
         return f"lacks what {name_ranks(left_out)} {'adds' if len(left_out) == 1 else 'add'}: reduce it over all that hold it"
+    scales = [b / a for a, b in zip(needs, has) if abs(a) > 1e-3]
+    if all(close(scale, scales[0]) for scale in scales):
+        return None  # a multiple
+    if _even(needs):
+        words = " and ".join(f"{scale:.3f}" for scale in scales[:2])
+        return (
+            f"is a sum in which each rank's own is scaled differently, by {words}{', ...' * (len(scales) > 2)}, as if it were "
+            "clipped before it is reduced. Reduce it first, and scale it then"
+        )
     text = (
         f"counts {name_ranks(found.ranks)} as {_numbers(has, sum(has))}, and one process counts their rows as "
         f"{_numbers(needs, sum(needs))}: a mean of means. Weight each rank's loss by its number of rows or tokens"
     )
-    if not close(sum(has), sum(needs), 1e-2) and found.steps[0].line:
+    if sum(has) > 1.5 * sum(needs) and found.steps[0].line:
         text = f"is {sum(has) / sum(needs):.2f} times too large, and {text}"
     calls = {
         call_text(call): None for record in evidence.ranks[:1] for call in record.calls

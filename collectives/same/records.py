@@ -24,14 +24,15 @@ class CallMade(NamedTuple):
     aliases: tuple[str, ...] = ()  # variables that all are the tensor it writes into, and are all read afterward
     summed: torch.Tensor | None = None  # the few numbers that are this rank's part of a sum
     piece: tuple[int, int] | None = None  # the index of the piece that it was passed, and the number of pieces
-    is_norm: bool = False  # the root of the sum is taken
+    reading: float | None = None  # the number that the program reads of the sum
+    is_norm: bool = False  # it takes the root first
 
 
 @dataclass
 class TensorStep:
     """One parameter in one step.  Tensors are this rank's parts, on the CPU."""
 
-    local: torch.Tensor | None = None  # the gradient as backward passes made it, summed; None if torch doesn't show it
+    passes: list[torch.Tensor] = field(default_factory=list)  # gradients as backward passes made them, if torch shows it
     taken: bool = False  # an optimizer has taken it
     grad: torch.Tensor | None = None  # as the optimizer took it
     by_hand: bool = False  # "optimizer" is the program's own arithmetic, or nothing took it before the function's end
@@ -39,6 +40,11 @@ class TensorStep:
     after: torch.Tensor | None = None  # the parameter, at the next forward
     unseen: bool = False  # the step is over, though nothing was seen to take the gradient: ZeRO by hand
     opened: int = 0  # steps that optimizers had made
+
+    @property
+    def local(self) -> torch.Tensor | None:
+        """The sum of the backward passes' gradients."""
+        return sum(self.passes[1:], self.passes[0]) if self.passes else None
 
 
 @dataclass
@@ -68,6 +74,8 @@ class FirstSteps:
     calls: list[CallMade] = field(default_factory=list)
     feed: Feed = field(default_factory=Feed)
     settings: list[dict] = field(default_factory=list)  # of each parameter group of the first optimizer
+    in_ddp: set[str] = field(default_factory=set)  # parameters of a DistributedDataParallel
+    stale: str = ""  # why no optimizer takes a gradient
     doubts: list[str] = field(default_factory=list)  # reasons for which a difference might be no mistake
     changes: list[str] = field(default_factory=list)  # made to the program
     dtypes: set[torch.dtype] = field(default_factory=set)  # in which it computes or sends

@@ -6,6 +6,7 @@ from types import CodeType, FrameType, ModuleType
 from typing import Any, Iterator
 
 import torch
+import torch.nn as nn
 
 from ..rank.callers import is_learners, learners_call
 
@@ -27,6 +28,19 @@ def variable(value: Any) -> str:
                         return name + part
         frame = frame.f_back
     return ""
+
+
+def containing(module: nn.Module) -> nn.Module:
+    """The largest module among the program's variables that this one is a part of; itself if no other has it."""
+    frame, holders = learners_call()[2], [module]
+    for _ in range(FRAMES):
+        if frame is None:
+            break
+        if is_learners(frame.f_code.co_filename):
+            values = [*frame.f_locals.values(), *(part for item in frame.f_locals.values() for _, part in _parts(item))]
+            holders += [v for v in values if isinstance(v, nn.Module) and any(part is module for part in v.modules())]
+        frame = frame.f_back
+    return max(holders, key=lambda holder: len(list(holder.modules())))
 
 
 def _parts(holder: Any) -> Iterator[tuple[str, Any]]:

@@ -538,7 +538,7 @@ class Scatter(torch.autograd.Function):
 
 
 @right(2, summed=True)
-@wrong("bias", "partial sum over ranks 0 and 1", summed=False)
+@wrong("norm.bias", "partial sum over ranks 0 and 1", summed=False)
 def sequence_parallel(summed):
     torch.manual_seed(0)
     norm, up, down = nn.LayerNorm(16), nn.Linear(16, 32, bias=False), nn.Linear(32, 16, bias=False)
@@ -991,11 +991,20 @@ def cut_then_summed():
     return own.tolist()
 
 
-@cannot("to which every rank adds the same number", "if that is of copies", "counted 2 times")
+@cannot("counts copies: each rank adds 25", "the root of the sum, 7.071, is 1.41 times too large")
 def norm_of_copies():
     squares = torch.tensor([3.0]).square() + torch.tensor([4.0]).square()
     dist.all_reduce(squares)
     return squares.sqrt().item()
+
+
+def norm_of_equal_parts(divided_later):
+    """Right: the parts are equal by chance, and what all ranks hold is divided by their number."""
+    n = dist.get_world_size()
+    part, copy = torch.tensor([3.0]).square(), torch.tensor([4.0]).square()
+    squares = copy if divided_later else part + copy / n
+    dist.all_reduce(squares)
+    return (squares.div_(n) if divided_later else squares).sqrt().item()
 
 
 @cannot(
@@ -1067,3 +1076,207 @@ def scaled_learning_rate():
     x, y = map(pieces, batch())
     F.cross_entropy(model(x), y).backward()
     optimizer.step()
+
+
+# --- as reported in 2025 and 2026 ---------------------------------------------------------
+
+
+@right(2, by_count=True)
+@wrong("2.bias", "in backward pass 2", "mean of means", "ranks and micro-batches together", by_count=False)
+def micro_batches(by_count):
+    """verl 5625, transformers 34191: each micro-batch's loss is a mean over its own tokens."""
+    torch.manual_seed(0)
+    model = DistributedDataParallel(nn.Sequential(nn.Embedding(32, 16), nn.GELU(), nn.Linear(16, 10)))
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    x, y = tokens_of(2)
+    count = (y != -100).sum()
+    dist.all_reduce(count)
+    for k in range(2):
+        with model.no_sync() if k == 0 else torch.enable_grad():
+            out, targets = model(x.chunk(2)[k]).flatten(0, 1), y.chunk(2)[k].flatten()
+            if by_count:
+                loss = F.cross_entropy(out, targets, reduction="sum") * dist.get_world_size() / count
+            else:
+                loss = F.cross_entropy(out, targets) / 2
+            loss.backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    optimizer.step()
+
+
+@right(2, way="each")
+@wrong("3.bias", "counts backward passes 1 to 2 as 0.33 and 0.67", "scaled again in each", way="all")
+@wrong("3.bias", "DistributedDataParallel has not reduced it", "inside no_sync()?", way="no_sync")
+@wrong("3.bias", "each rank's own is scaled differently", "clipped before it is reduced", way="clipped")
+def accumulated(way):
+    """Megatron-LM 3023: what was accumulated is divided by the number of ranks after each micro-batch."""
+    model = mlp()
+    job = DistributedDataParallel(model) if way == "no_sync" else model
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    (x, y), n = map(pieces, batch()), dist.get_world_size()
+    total = [torch.zeros_like(p) for p in model.parameters()]
+    for k in range(2):
+        with job.no_sync() if way == "no_sync" else torch.enable_grad():
+            (F.cross_entropy(job(x[k::2]), y[k::2]) / 2).backward()
+        if way in ("each", "all"):
+            for p, t in zip(model.parameters(), total):
+                dist.all_reduce(p.grad)
+                t += p.grad / n if way == "each" else p.grad
+                if way == "all":
+                    t /= n
+                p.grad = None
+    if way == "clipped":
+        nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    for p, t in zip(model.parameters(), total):
+        if way == "clipped":
+            dist.all_reduce(p.grad)
+            p.grad /= n
+        elif way != "no_sync":
+            p.grad = t
+    optimizer.step()
+
+
+class Placed(nn.Module):
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(0)
+        self.embed, self.place, self.head = nn.Embedding(32, 16), nn.Embedding(16, 16), nn.Linear(16, 32)
+
+    def forward(self, ids, first):
+        return self.head((self.embed(ids) + self.place(first + torch.arange(ids.shape[1]))).tanh())
+
+
+@wrong("head.bias", "0.50 times", "divided by 4, where one process's is a mean over 2. Divide it by 2", size=4, way="world")
+@wrong("head.bias", "`place` gives the same output on all ranks", "count something from 0, such as positions?", way="positions")
+@right(2, 4, way="right")
+def context(way):
+    """DeepSpeed 5555, speculators 871: a sequence is divided over two ranks, and rows over the pairs."""
+    rank, n = where()
+    pair = min(2, n)
+    groups = [dist.new_group(range(k, k + pair)) for k in range(0, n, pair)]
+    model = Placed()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    ids = torch.randint(32, (4, 17), generator=torch.Generator().manual_seed(3)).tensor_split(n // pair)[rank // pair]
+    x, y = ids[:, :-1].chunk(pair, 1)[rank % pair], ids[:, 1:].chunk(pair, 1)[rank % pair]
+    out = model(x, 0 if way == "positions" else rank % pair * x.shape[1])
+    count = torch.tensor(float(y.numel()))
+    dist.all_reduce(count, group=groups[rank // pair])
+    (F.cross_entropy(out.flatten(0, 1), y.flatten(), reduction="sum") / count).backward()
+    for p in model.parameters():
+        dist.all_reduce(p.grad)
+        p.grad /= n if way == "world" else n // pair
+    optimizer.step()
+
+
+@right(2, of_all=True)
+@wrong("3.bias", "Outputs of modules agree", "a mean, a deviation or a count of a rank's own rows", of_all=False)
+def advantages(of_all):
+    """trl: rewards are normalized by the mean and the deviation of a rank's own."""
+    model = DistributedDataParallel(mlp())
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    x, actions = map(pieces, batch())
+    rewards = pieces(torch.rand(16, generator=torch.Generator().manual_seed(2))).contiguous()
+    whole = rewards
+    if of_all:
+        whole = torch.empty(len(rewards) * dist.get_world_size())
+        dist.all_gather_single(whole, rewards)
+    gain = (rewards - whole.mean()) / (whole.std() + 1e-4)
+    (-model(x).log_softmax(-1).gather(1, actions[:, None])[:, 0] * gain).mean().backward()
+    optimizer.step()
+
+
+@right(3)
+def updates_by_owners():
+    """Right: Muon, in which one rank makes a matrix's update, and broadcasts it."""
+    rank, n = where()
+    model = mlp()
+    F.cross_entropy(model(pieces(batch(18)[0])), pieces(batch(18)[1])).backward()
+    for k, p in enumerate(model.parameters()):
+        dist.all_reduce(p.grad)
+        update = torch.empty_like(p)
+        if k % n == rank:
+            update.copy_(p.grad / p.grad.norm())  # of the sum as of the mean
+        dist.broadcast(update, k % n)
+        with torch.no_grad():
+            p -= 0.02 * update
+
+
+@right(2, 4)
+def replicated_shards():
+    """Right: fully_shard on a mesh of replicas and shards, that accumulates and clips."""
+    from torch.distributed.fsdp import fully_shard
+
+    n = dist.get_world_size()
+    mesh = dist.init_device_mesh("cpu", (max(1, n // 2), min(n, 2)), mesh_dim_names=("replicate", "shard"))
+    model = mlp()
+    fully_shard(model[0], mesh=mesh)
+    fully_shard(model, mesh=mesh)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    x, y = map(pieces, batch())
+    for k in range(2):
+        model.set_requires_gradient_sync(k == 1)
+        (F.cross_entropy(model(x[k::2]), y[k::2]) / 2).backward()
+    nn.utils.clip_grad_norm_(model.parameters(), 0.1)
+    optimizer.step()
+
+
+@right(2)
+def two_optimizers():
+    """Right: a generator and a discriminator, an average of weights, and an encoder that isn't trained."""
+    torch.manual_seed(0)
+    encoder = nn.Linear(16, 16).requires_grad_(False)
+    generator = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 16)))
+    judge = DistributedDataParallel(nn.Sequential(nn.Linear(16, 32), nn.Tanh(), nn.Linear(32, 1)))
+    average = [p.detach().clone() for p in generator.parameters()]
+    optimizers = [torch.optim.Adam(model.parameters(), 1e-3) for model in (generator, judge)]
+    x = pieces(batch()[0])
+    fake = generator(x.flip(1))
+    (F.softplus(-judge(encoder(x))).mean() + F.softplus(judge(fake.detach())).mean()).backward()
+    optimizers[1].step()
+    F.softplus(-judge(fake)).mean().backward()
+    optimizers[0].step()
+    for mean, p in zip(average, generator.parameters()):
+        mean.lerp_(p.detach(), 0.1)
+
+
+@cannot("reduces parameters, as local SGD does on purpose", "reduce them after every step")
+def local_steps():
+    """Right: DiLoCo, local SGD."""
+    model = mlp()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = map(pieces, batch())
+    for _ in range(3):
+        optimizer.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+    for p in model.parameters():
+        dist.all_reduce(p.data)
+        p.data /= dist.get_world_size()
+
+
+@cannot("the optimizer holds 6 tensors that are in no module", "before the model was sharded", "Make it afterward")
+def optimizer_before_the_shards():
+    from torch.distributed.fsdp import fully_shard
+
+    model = mlp()
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+    fully_shard(model)
+    x, y = map(pieces, batch())
+    F.cross_entropy(model(x), y).backward()
+    optimizer.step()
+
+
+@cannot("a number is added to a DTensor that is a partial sum", "redistribute() to Replicate() first")
+def number_added_to_partial_sums():
+    """pytorch 163193"""
+    from torch.distributed.tensor import DTensor, Shard
+
+    mesh = dist.init_device_mesh("cpu", (dist.get_world_size(),))
+    return (DTensor.from_local(torch.ones(3), mesh, [Shard(0)]).sum() + 10).full_tensor()
+
+
+def loss_of_copies(divided):
+    """transformers 48167: a loss that all ranks have is summed over them for the log."""
+    ddp()
+    loss = mlp()(batch()[0]).square().mean().detach()
+    dist.all_reduce(loss)
+    return (loss / dist.get_world_size() if divided else loss).item()
