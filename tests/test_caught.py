@@ -161,6 +161,41 @@ def test_between_two_calls_a_line_is_reported_a_few_times_at_most():
     assert 3 <= len(told) <= 3 * 2 * AT_ONCE and told[-1].times == 3
 
 
+def lists_everywhere():
+    """scatter_list is for the source alone."""
+    from datetime import timedelta
+
+    x, group = torch.zeros(1), dist.new_group(timeout=timedelta(seconds=1))
+    with contextlib.suppress(RuntimeError, ValueError):
+        dist.scatter(x, [torch.ones(1) for _ in range(dist.get_world_size())], src=0, group=group)
+
+
+def stacked():
+    """torch documents such an output, and gloo refuses it."""
+    with contextlib.suppress(RuntimeError):
+        dist.all_gather_single(torch.zeros(dist.get_world_size(), 2), torch.ones(2))
+
+
+def one_is_never_waited_for():
+    dist.all_reduce(torch.ones(1))
+    return dist.all_reduce(torch.ones(1), async_op=True) and None
+
+
+@pytest.mark.parametrize(
+    "program, words",
+    [
+        (lists_everywhere, ("Rank 0 alone made scatter #1 (", "ranks 1 and 2 caught ValueError: Argument ``scatter_list`` must NOT")),
+        (stacked, ("Ranks 0, 1 and 2 made all_gather_single #1 (", "which failed: ranks 0, 1 and 2 caught", "out.view(-1)")),
+        (one_is_never_waited_for, ()),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)  # fmt: skip
+def test_a_call_whose_error_the_program_caught_has_a_note(program, words):
+    seen = repr(run(program, world_size=3))
+    assert all(word in seen for word in words), seen
+    assert ("caught" in seen) == bool(words), seen
+
+
 def test_recording_leaves_nothing_behind():
     catches = Catches(print, lambda: 0)
     for _ in range(3):

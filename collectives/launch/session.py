@@ -323,8 +323,8 @@ class Session:
             for line in text.splitlines():
                 print(f"[{rank}] {line}")
         results, unreadable = self._returns.unpack()
-        bytes_, name, losses = self._returns.bytes, self._name, self._monitor.losses
-        run = Run(self._n, results, self._monitor.events, printed, self._seconds, *bytes_, name, self._unix, losses)
+        events, more = self._monitor.events, (self._name, self._unix, self._monitor.losses, self._monitor.caught)
+        run = Run(self._n, results, events, printed, self._seconds, *self._returns.bytes, *more)
         verdict = self._verdict
         if interrupted:
             verdict = Interruption(world_size=self._n, standing=self._monitor.standing, began=self._handed_out)

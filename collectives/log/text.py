@@ -4,16 +4,22 @@ For screen readers, for diffs, for nbval, and for whoever reads faster than they
 same events always give the same text: no times, no addresses.
 """
 
-from typing import Iterable, Mapping
+from collections import defaultdict
+from typing import Iterable, Mapping, Sequence
 
 from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
 from .collectives import SENDS
 from .event import Event, Line, Value
+from .messages import Caught
 from .transfers import delivered
 
 ENDED = ("lost", "failed")  # a call's states that nobody waits in
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
+ONE_OUTPUT = (
+    "For gloo, the output of all_gather_single is the inputs end to end, and an input has a dimension, though torch documents "
+    "a stacked output, too: pass x.view(-1) and out.view(-1)."
+)
 
 
 def block_table(block: list[Call], most: int | None = None) -> str:
@@ -214,3 +220,40 @@ def all_dropped(sends: Iterable[Event]) -> list[str]:
     for send in sends:
         by_rank.setdefault(send.rank, []).append(send)
     return [drop_note(first, len(more)) for first, *more in by_rank.values()]
+
+
+def is_failed(e: Event) -> bool:
+    """Whether a rank made a call, never completed it, and didn't wait for it on purpose either."""
+    return e.end is None and e.issued is None and not (e.async_op or e.cut_short or e.captured)
+
+
+def failed_calls(calls: Iterable[Call], caught: Sequence[Mapping[object, Caught]]) -> list[str]:
+    """A sentence for each place of such a call, with the error that ranks caught there.  caught: by rank."""
+    sentences: dict[tuple, str] = {}
+    for call in calls:
+        if call.is_message or not (failed := [e for e in call if is_failed(e)]):
+            continue
+        e, callers = failed[0], set(call.ranks) | call.unseen
+        lacking = [rank for rank in call.group if rank not in callers]
+        errors = _errors(e, lacking or sorted(callers), caught)
+        words = f"{e.within or e.op} #{e.index + 1}" + f" ({source(e.line)})" * bool(e.line)
+        if not lacking and errors:
+            sentence = f"{name_ranks(sorted(callers))} made {words}, which failed: {errors}."
+            if e.op == "all_gather_single" and "invalid tensor size" in errors:
+                sentence += f" {ONE_OUTPUT}"
+        elif lacking and errors:
+            sentence = f"{name_ranks(sorted(callers))} alone made {words}, so it could never complete: {errors}, before their part of it."
+        else:
+            continue
+        sentences.setdefault((e.line, e.op, tuple(lacking)), sentence[0].upper() + sentence[1:])
+    return list(sentences.values())
+
+
+def _errors(e: Event, ranks: Sequence[int], caught: Sequence[Mapping[object, Caught]]) -> str:
+    """'ranks 1 and 2 caught ValueError: ...': what these ranks caught in the line of a call."""
+    ranks_of: dict[str, list[int]] = defaultdict(list)
+    for rank in ranks:
+        for message in caught[rank].values() if rank < len(caught) else ():
+            if e.line and (message.line.file, message.line.number) == (e.line.file, e.line.number):
+                ranks_of[message.error.rstrip(".")].append(rank)
+    return "; ".join(f"{name_ranks(group)} caught {error}" for error, group in ranks_of.items())

@@ -11,7 +11,7 @@ from ..frontend import show
 from ..judge.diagnose import may_be_lost
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
-from ..log.text import all_discarded, all_dropped, block_table, loss_notes
+from ..log.text import all_discarded, all_dropped, block_table, failed_calls, is_failed, loss_notes
 from ..log.transfers import steps_of
 
 SHOWN_BLOCKS = 3  # of a run that is abridged on display
@@ -28,13 +28,13 @@ class Run:
     events: list[list[Event]] = field(default_factory=list)  # per rank, in call order
     stdout: list[str] = field(default_factory=list)  # per rank: the text it printed
     seconds: float = 0.0  # from the call of run to the last result
-    # Per rank: bytes its sockets carried while fn ran, gloo's headers included; None where
-    # the system does not report them (macOS).
+    # Per rank: bytes its sockets carried while fn ran, gloo's headers included; None where that isn't known (macOS).
     sent: list[int | None] = field(default_factory=list)
     received: list[int | None] = field(default_factory=list)
     name: str = "fn"  # of the function that ran
     began: float = 0.0  # second 0 of its events' times, as Unix time; 0: not known
     losses: Mapping[int, str] = field(default_factory=dict)  # see run's may_lose. By rank, how: "was killed by SIGKILL"
+    caught: list[Mapping] = field(default_factory=list)  # per rank: by place, the latest exception that fn caught there
 
     @property
     def calls(self) -> list[Call]:
@@ -82,8 +82,8 @@ class Run:
         if rest:
             following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
-        parts += all_dropped(filter(may_be_lost, chain(*self.events)))
-        parts += all_discarded(chain(*self.events))
+        parts += [*all_dropped(filter(may_be_lost, chain(*self.events))), *all_discarded(chain(*self.events))]
+        parts += failed_calls(calls, self.caught) if any(map(is_failed, chain(*self.events))) else []
         parts += loss_notes(self.losses, self.events)
         if returned := self._returned(last_shown=not rest):
             parts.append(returned)

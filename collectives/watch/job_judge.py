@@ -9,8 +9,9 @@ from ..judge.monitor import Monitor
 from ..judge.verdict import Deadlock, Died, Raised, Standstill, Verdict
 from ..log import messages
 from ..log.backends import may_follow
+from ..log.calls import pair
 from ..log.event import Line
-from ..log.text import is_discarded
+from ..log.text import failed_calls, is_discarded
 from . import report
 from .lines import RETURN_MESSAGE
 from .warnings import Notes
@@ -111,7 +112,7 @@ class Judge:
         if self._never and len(monitor.returned) == monitor.world_size:
             self._notes.caught()
         if not self._certain_told and len(monitor.returned) == monitor.world_size:
-            self._notes.ended_well()
+            self._notes.ended_well(failed_calls(pair(self._monitor.events), self._monitor.caught))
         self._patience = inf
 
     # --- the conclusions ------------------------------------------------------------------

@@ -64,9 +64,9 @@ class Notes:
             self._due_discarded = self._due_discarded if self._discarded else time.monotonic() + GRACE_SECONDS
             self._discarded.append(event)
 
-    def ended_well(self) -> None:
-        """The job has ended, and no fault was noticed."""
-        self._told += [drop_note(*of) for of in self._dropped.values()]
+    def ended_well(self, failed: list[str]) -> None:
+        """The job has ended, and no fault was noticed.  failed: sentences on calls whose error the program caught."""
+        self._told += failed + [drop_note(*of) for of in self._dropped.values()]
 
     def caught(self) -> None:
         """All ranks have returned, though a call could never finish."""
