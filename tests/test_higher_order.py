@@ -1,5 +1,7 @@
 """torch's higher-order operators, FlexAttention among them, under the modes by which ranks are observed."""
 
+import importlib
+import pkgutil
 import warnings
 
 import pytest
@@ -82,6 +84,65 @@ def invoke_subgraph():
     return H.invoke_subgraph(graph(), "sub", torch.ones(2))
 
 
+def wrap():
+    return H.wrap(lambda x: (x + 1,), torch.ones(2))
+
+
+def wrap_with_set_grad_enabled():
+    return H.wrap_with_set_grad_enabled(False, lambda x: (x + 1,), torch.ones(2))
+
+
+def wrap_with_autocast():
+    return H.wrap_with_autocast("cpu", torch.bfloat16, True, None, lambda a: (a @ a,), torch.ones(2, 2))
+
+
+def tag_activation_checkpoint():
+    return H.tag_activation_checkpoint(graph(), torch.ones(2), use_reentrant=False)
+
+
+def wrap_activation_checkpoint():
+    return H.wrap_activation_checkpoint(graph(), torch.ones(2), use_reentrant=False)
+
+
+def run_with_rng_state():
+    torch.manual_seed(0)
+    state, x = H.run_and_save_rng_state(torch.ops.aten.rand.default, [2], device=torch.device("cpu"))
+    return x, H.run_with_rng_state(state, torch.ops.aten.rand.default, [2], device=torch.device("cpu"))
+
+
+def invoke_quant():
+    from torch._higher_order_ops import InvokeQuant
+
+    return InvokeQuant()(lambda x: (x + 1,), torch.ones(2))
+
+
+def print_():
+    return H.print("{x}", x=1)
+
+
+def while_loop_stack_output():
+    """The backward of while_loop is made of it."""
+    from torch._higher_order_ops import while_loop
+
+    x = torch.ones(2, requires_grad=True)
+    while_loop(lambda i, x: i < 3, lambda i, x: (i + 1, x * 2), (torch.tensor(0), x))[1].sum().backward()
+    return x.grad
+
+
+class Doubled(torch.autograd.Function):
+    generate_vmap_rule = True
+    forward = staticmethod(lambda x: x * 2)
+    setup_context = staticmethod(lambda ctx, inputs, output: None)
+    backward = staticmethod(lambda ctx, gradient: gradient * 2)
+
+
+def custom_function_call():
+    """torch.func's transforms refuse saved-tensor hooks, which an observer has."""
+    x = torch.ones(3)
+    by_row = torch.func.vmap(torch.func.grad(lambda row: Doubled.apply(row).sum()))(torch.ones(3, 2))
+    return by_row, torch.func.jacrev(torch.func.grad(lambda x: (x**3).sum()))(x)
+
+
 def compiled_whole():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
     with torch.no_grad():
@@ -92,7 +153,8 @@ def compiled_whole():
 
 PROGRAMS = [
     flex_attention, cond, while_loop, scan, associative_scan, map_, foreach_map, out_dtype, strict_mode, hints_wrapper,
-    run_const_graph, invoke_subgraph,
+    run_const_graph, invoke_subgraph, wrap, wrap_with_set_grad_enabled, wrap_with_autocast, tag_activation_checkpoint,
+    wrap_activation_checkpoint, run_with_rng_state, invoke_quant, print_, while_loop_stack_output, custom_function_call,
 ]  # fmt: skip
 
 
@@ -104,8 +166,27 @@ def test_watching_changes_nothing_of_a_higher_order_operator(program):
     torch.testing.assert_close(watched, program())
 
 
-# torch refuses the backward of cond there.
-UNDER_WAY = [*(program for program in PROGRAMS if program is not cond), compiled_whole]
+# Those that only a compiler or an exporter puts into a graph, and no program calls; FlexAttention has no backward on a CPU.
+IN_GRAPHS = {
+    "_export_tracepoint", "aoti_call_delegate", "auto_functionalized", "auto_functionalized_v2", "autograd_function_apply",
+    "call_torchbind", "dynamo_bypassing_wrapper", "executorch_call_delegate", "flat_apply", "flex_attention_backward",
+    "graphsafe_run_with_rng_state", "inductor_compiled_code", "inline_asm_elementwise", "invoke_leaf_function",
+    "invoke_quant_packed", "local_map_hop", "register_hook", "run_dtensor_rng_op", "triton_kernel_wrapper_functional",
+    "trace_wrapped", "triton_kernel_wrapper_mutation", "with_effects",
+}  # fmt: skip
+
+
+def test_each_higher_order_operator_of_torch_has_a_program():
+    for module in pkgutil.iter_modules(importlib.import_module("torch._higher_order_ops").__path__):
+        if module.name != "executorch_call_delegate":
+            importlib.import_module(f"torch._higher_order_ops.{module.name}")
+    ours = {program.__name__.strip("_") for program in PROGRAMS} | {"map_impl", "run_and_save_rng_state"}
+    assert set(torch._ops._higher_order_ops) - ours <= IN_GRAPHS
+
+
+# torch refuses the backward of cond and of while_loop there.
+REFUSED = cond, while_loop_stack_output
+UNDER_WAY = [*(program for program in PROGRAMS if program not in REFUSED), compiled_whole]
 
 
 @pytest.mark.slow

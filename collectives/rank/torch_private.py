@@ -9,11 +9,11 @@ import functools
 import os
 import sys
 import warnings
-from contextlib import nullcontext, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import FrameType
-from typing import Any, Callable, Iterable
+from typing import Any, Callable, Iterable, Iterator
 
 import torch
 import torch.distributed
@@ -295,8 +295,34 @@ OBSERVING = Feature("seeing training whole with watch()")
 backward_task = OBSERVING.takes("torch._C._current_graph_task_id", lambda: -1)  # -1 outside a backward pass
 WATCHING.takes("torch._C._current_graph_task_id")
 OBSERVING.takes("torch.ops:c10d.allreduce_.default._schema")
+_latest_hooks = OBSERVING.takes("torch._C._autograd._top_saved_tensors_default_hooks")
 _DispatchMode = OBSERVING.takes("torch.utils._python_dispatch.TorchDispatchMode", object)
 WATCHING.takes("torch.utils._python_dispatch.TorchDispatchMode")
+
+
+@contextmanager
+def stepping_aside(hooks: torch.autograd.graph.saved_tensors_hooks) -> Iterator[None]:
+    """A context in which these hooks leave the transforms of torch.func alone, which refuse to run within any."""
+    disabled = torch.autograd.graph.disable_saved_tensors_hooks
+
+    @contextmanager
+    def without(message: str) -> Iterator[None]:
+        latest = _latest_hooks(True) if OBSERVING else None
+        is_latest = latest is not None and latest[0] == hooks.pack_hook
+        if is_latest:
+            hooks.__exit__(None, None, None)
+        try:
+            with disabled(message):
+                yield
+        finally:
+            if is_latest:
+                hooks.__enter__()
+
+    torch.autograd.graph.disable_saved_tensors_hooks = without
+    try:
+        yield
+    finally:
+        torch.autograd.graph.disable_saved_tensors_hooks = disabled
 
 
 _COMPILE_THEMSELVES = FOLDER + "_higher_order_ops" + os.sep, os.path.join(FOLDER, "nn", "attention", "")

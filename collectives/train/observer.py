@@ -144,6 +144,7 @@ class _Observer(DispatchMode):
         stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
         stack.enter_context(sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._stepped))
         stack.enter_context(self._activations)
+        stack.enter_context(torch_private.stepping_aside(self._activations))
         if torch_private.OBSERVING:
             stack.enter_context(self)
         return stack
