@@ -61,13 +61,15 @@ def of_copies(ranks: Sequence[FirstSteps], reference: FirstSteps) -> list[str]:
         counterpart, n = alone.get(calls[0].line), len(group)
         if counterpart is None or n == 1 or any(call.reading is None or call.summed is None for call in calls):
             continue
+        if not calls[0].is_norm and float(counterpart.summed).is_integer():
+            continue  # a count, to which each rank may rightly add the same
         times = n**0.5 if calls[0].is_norm else n
         if all(close(float(call.summed), float(counterpart.summed), 1e-4) for call in calls):
             if close(calls[0].reading, counterpart.reading * times):
                 how = "the root of the sum" if calls[0].is_norm else "the sum"
                 unless = "" if calls[0].is_norm else ", unless it is divided after it has been read"
                 return [
-                    f"{call_text(calls[0])} counts copies: each rank adds {float(counterpart.summed):.4g}, as one process does by itself, "
+                    f"{call_text(calls[0])} counts copies that all ranks hold: each adds {float(counterpart.summed):.4g}, as one process does by itself, "
                     f"so {how}, {calls[0].reading:.4g}, is {times:.3g} times too large{unless}. Count on one rank what all hold, and "
                     "add only parts over ranks"
                 ]

@@ -75,7 +75,7 @@ class _Comparing(Records):
         if first:
             self.remarks += clues.of_ranks(self.ranks, self.one)
             return self._comparison("differs", reason, first)
-        self.remarks += clues.of_copies(self.ranks, self.one) if self._same_rows() else []
+        self.remarks += clues.of_copies(self.ranks, self.one)
         return self._comparison("same", self._counts())
 
     def _comparison(self, verdict: str, reason: str, first: str = "") -> Comparison:

@@ -6,6 +6,7 @@ and each torch.distributed call.
 """
 
 import os
+import sys
 from contextlib import ExitStack
 from typing import Any, Callable
 
@@ -13,16 +14,16 @@ import torch
 import torch.distributed as dist
 import torch.nn as nn
 from torch.nn.modules import module as module_hooks
-from torch.optim.optimizer import register_optimizer_step_pre_hook
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.overrides import TorchFunctionMode
 
 from ..log.event import Line
 from ..rank import torch_private
-from ..rank.callers import learners_call
+from ..rank.callers import is_learners, learners_call
 from ..rank.operators import OPS, arguments, read
 from ..rank.torch_private import DispatchMode, local
 from . import marks
-from .handling import HANDLED, SMALL, Handling, address
+from .handling import ADDERS, HANDLED, SMALL, Handling, address
 from .records import CallMade, FirstSteps, Parameter, TensorStep
 from .replay import Feed, batches_through, every_group_is_its_own, samplers_through
 from .variables import containing, leaves, names_read_later, variable
@@ -99,7 +100,9 @@ class Recorder:
         self._stack: list[str] = []
         self._outputs: dict[int, str] = {}  # storage -> name, of outputs with a history
         self._kept: list[torch.Tensor] = []  # these outputs, so that no storage's address is used again
+        self._complete: set[tuple[int, int]] = set()  # places of the program of whose tensors no more are kept
         self._made = 0  # steps
+        self._stepping: torch.optim.Optimizer | None = None
         self._backward = False
 
     def hooks(self) -> ExitStack:
@@ -107,6 +110,7 @@ class Recorder:
         stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter))
         stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
         stack.callback(register_optimizer_step_pre_hook(self._step).remove)
+        stack.callback(register_optimizer_step_post_hook(self._has_stepped).remove)
         stack.enter_context(batches_through(self._batch))
         stack.enter_context(samplers_through(self.handling.sampled))
         stack.enter_context(self.handling.loads())
@@ -213,6 +217,7 @@ class Recorder:
                 else:
                     self.register(containing(module))
             if not self._stack:
+                self._stepping = None
                 self._passed.clear()
                 self._after()
                 self._scan()
@@ -270,8 +275,9 @@ class Recorder:
 
     def _step(self, optimizer: torch.optim.Optimizer, *_) -> None:
         """An optimizer is about to take the gradients."""
-        if self.busy:
+        if self.busy or self._stepping is not None:  # inside one that is made of others, as ZeroRedundancyOptimizer is
             return
+        self._stepping = optimizer
         self.busy = True
         with torch.no_grad():  # such a call is made by operators that NoModes would hide
             placed = {id(p): _placed_as(p.grad, p) for group in optimizer.param_groups for p in group["params"]}
@@ -299,6 +305,10 @@ class Recorder:
                     self._leaves.discard(known[id(p)])
                     self._take(known[id(p)], placed[id(p)], line, by_hand=False)
         self._made, self._backward = self._made + 1, False
+
+    def _has_stepped(self, optimizer: torch.optim.Optimizer, *_) -> None:
+        if self._stepping is optimizer:
+            self._stepping = None
 
     def _take(self, name: str, gradient: torch.Tensor | None, line: Line | None, by_hand: bool) -> None:
         if (step := self._open(name)) is not None:
@@ -356,11 +366,16 @@ class Recorder:
 
     def source(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the program's own numbers, or a part of one."""
-        if self.inside or tensor.requires_grad or type(tensor).__name__ == "DTensor":
+        frame = sys._getframe(2)  # of what made the tensor
+        place = id(frame.f_code), frame.f_lasti
+        if place in self._complete or self.inside or tensor.requires_grad or type(tensor).__name__ == "DTensor":
             return tensor
         with self.aside():
-            line = learners_call()[0]
-            return self.record.feed.source(str(line), tensor, self.others, self.joined) if line else tensor
+            if (line := learners_call()[0]) is None:
+                return tensor
+            if is_learners(frame.f_code.co_filename) and self.record.feed.has_all_of(str(line)):
+                self._complete.add(place)
+            return self.record.feed.source(str(line), tensor, self.others, self.joined)
 
     def call(self, made: CallMade) -> None:
         averages = any(owner.startswith("parameter") for owner in made.about)  # which local SGD does after some steps
@@ -457,7 +472,7 @@ class _Functions(TorchFunctionMode):
             return recorder.drawn(func(*args, **kwargs))
         if func in SOURCES or name == "__getitem__":
             return recorder.source(func(*args, **kwargs))
-        if name in HANDLED:
+        if name in HANDLED and (name not in ADDERS or type(args[0]).__name__ == "DTensor"):
             value = func(*args, **kwargs)
             if not recorder.inside:
                 with recorder.aside():

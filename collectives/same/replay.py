@@ -61,7 +61,7 @@ class Feed:
         """A tensor of the program's own numbers; with the feeds of other ranks, all of their rows, if they differ."""
         sources = self.sources.setdefault(line, [])
         k = len(sources)
-        if k == MOST_SOURCES or tensor.numel() > LARGEST_SOURCE:
+        if self.has_all_of(line) or tensor.numel() > LARGEST_SOURCE:
             return tensor
         if feeds is not None and join and all(k < len(feed.sources.get(line, ())) for feed in feeds):
             parts = [feed.sources[line][k] for feed in feeds]
@@ -70,6 +70,10 @@ class Feed:
                 tensor = joined(parts)
         sources.append(tensor.detach().clone())
         return tensor
+
+    def has_all_of(self, line: str) -> bool:
+        """Whether no more tensors of a line are kept."""
+        return len(self.sources.get(line, ())) >= MOST_SOURCES
 
     def finish(self, is_weight: Callable[[torch.Tensor], bool]) -> None:
         """Note the draws that have become parameters, which aren't data."""

@@ -991,7 +991,7 @@ def cut_then_summed():
     return own.tolist()
 
 
-@cannot("counts copies: each rank adds 25", "the root of the sum, 7.071, is 1.41 times too large")
+@cannot("counts copies that all ranks hold: each adds 25", "the root of the sum, 7.071, is 1.41 times too large")
 def norm_of_copies():
     squares = torch.tensor([3.0]).square() + torch.tensor([4.0]).square()
     dist.all_reduce(squares)
@@ -1220,6 +1220,20 @@ def replicated_shards():
 
 
 @right(2)
+def optimizer_of_optimizers():
+    """Right: torch's ZeRO-1, whose step calls another optimizer's."""
+    from torch.distributed.optim import ZeroRedundancyOptimizer
+
+    model = DistributedDataParallel(mlp())
+    optimizer = ZeroRedundancyOptimizer(model.parameters(), optimizer_class=torch.optim.AdamW, lr=1e-2)
+    x, y = map(pieces, batch())
+    for _ in range(3):
+        F.cross_entropy(model(x), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
+@right(2)
 def two_optimizers():
     """Right: a generator and a discriminator, an average of weights, and an encoder that isn't trained."""
     torch.manual_seed(0)
@@ -1276,7 +1290,9 @@ def number_added_to_partial_sums():
 
 def loss_of_copies(divided):
     """transformers 48167: a loss that all ranks have is summed over them for the log."""
-    ddp()
     loss = mlp()(batch()[0]).square().mean().detach()
     dist.all_reduce(loss)
-    return (loss / dist.get_world_size() if divided else loss).item()
+    value, participants = (loss / dist.get_world_size() if divided else loss).item(), torch.ones(1)
+    dist.all_reduce(participants)
+    ddp()
+    return value, participants.item()
