@@ -56,6 +56,9 @@ def test_a_release_has_notes(course):
         publish.notes()
     assert re.search(r"^## 1.2.0, 20\d\d-\d\d-\d\d$", file.read_text(), re.MULTILINE)
     assert publish.notes() == "2 lines" and (course / "dist" / "NOTES.md").read_text() == "- New.\n- Newer.\n"
+    (course / ".changes" / "+late.added.md").write_text("Newest.\n")
+    with pytest.raises(publish.Missing, match="about 1.2.0 already. Move .late.added.md from .changes there"):
+        publish.notes()
 
 
 def test_a_command_that_fails_is_named_with_its_last_words():

@@ -64,7 +64,9 @@ def notes() -> str:
     """The notes of this version, in CHANGELOG.md and dist/NOTES.md."""
     file = ROOT / "CHANGELOG.md"
     heading = f"## {version()}, "
-    if any(path.name != "README.md" for path in FRAGMENTS.iterdir()):
+    if fragments := sorted(path.name for path in FRAGMENTS.iterdir() if path.name != "README.md"):
+        if heading in file.read_text(encoding="utf-8"):
+            raise Missing(f"CHANGELOG.md is about {version()} already. Move {', '.join(fragments)} from .changes there.")
         call(sys.executable, "-m", "towncrier", "build", "--yes", "--version", version())
         raise Missing("CHANGELOG.md has the notes of the fragments now. Read them, commit, and call this again.")
     text = file.read_text(encoding="utf-8")
