@@ -62,8 +62,7 @@ def committed() -> str:
 
 def notes() -> str:
     """The notes of this version, in CHANGELOG.md and dist/NOTES.md."""
-    file = ROOT / "CHANGELOG.md"
-    heading = f"## {version()}, "
+    file, heading = ROOT / "CHANGELOG.md", f"## {version()}, "
     if fragments := sorted(path.name for path in FRAGMENTS.iterdir() if path.name != "README.md"):
         if heading in file.read_text(encoding="utf-8"):
             raise Missing(f"CHANGELOG.md is about {version()} already. Move {', '.join(fragments)} from .changes there.")
@@ -206,15 +205,8 @@ def call(*command: str, cwd: str | Path = ROOT, fails: bool = False) -> str:
     """The output of a command.  fails: it has to end with an error.  Raises Missing, with the last lines, if it ends otherwise."""
     environ = {k: v for k, v in os.environ.items() if not k.startswith(("PYTHON", "MAKE", "VIRTUAL_ENV"))}
     try:
-        run = subprocess.run(
-            command,
-            cwd=cwd,
-            env=environ,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=LONGEST_SECONDS,
-        )
+        together = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        run = subprocess.run(command, cwd=cwd, env=environ, timeout=LONGEST_SECONDS, **together)
     except subprocess.TimeoutExpired:
         raise Missing(f"{' '.join(map(str, command))} takes longer than {LONGEST_SECONDS / 60:.0f} minutes.") from None
     if (run.returncode != 0) != fails:
