@@ -1,8 +1,4 @@
-"""Grades exercises.
-
-For a learner      python -m helpers.grade exercises/02_distributed_mean.ipynb [--watch]
-For an instructor  python -m helpers.grade --score --out report/ submissions/
-"""
+"""Grades exercises, for a learner (learner.py) and for an instructor (instructor.py)."""
 
 import sys
 

@@ -19,15 +19,11 @@ NO_EXERCISES = (
 
 def main(arguments: list[str] | None = None) -> int:
     """The exit status of learner.grade or instructor.score; 2 where there are no exercises to know submissions by."""
-    parser = argparse.ArgumentParser(
-        prog="python -m helpers.grade",
-        description="Says what is right in your exercises, and what to think about next.",
-    )
+    what = "Says what is right in your exercises, and what to think about next."
+    parser = argparse.ArgumentParser(prog="python -m helpers.grade", description=what)
     parser.add_argument("--tasks", type=Path, metavar="FOLDER", help="exercises of your own besides the course's")
     parser.add_argument("paths", nargs="+", type=Path, metavar="notebook", help="an exercise, or a folder of them")
-    parser.add_argument(
-        "--watch", action="store_true", help="grade whatever is saved there from now on, until Control-C"
-    )
+    parser.add_argument("--watch", action="store_true", help="grade whatever is saved from now on, until Control-C")
     scoring = parser.add_argument_group("for an instructor: scores for a class, from a sandbox")
     add = scoring.add_argument
     add("--score", action="store_true", help="score submissions: notebooks, or a folder per student")
@@ -35,17 +31,15 @@ def main(arguments: list[str] | None = None) -> int:
     add("--seed", help="what the inputs are drawn from (default: a secret one, kept in the report)")
     add("--jobs", type=int, help="submissions at a time (default: one per core)")
     add("--list", action="store_true", help="only list who would be graded as whom, and what isn't recognized")
-    add(
-        "--names", default="", help=f"how submissions are named: {', '.join(NAMES)}, or a pattern with (?P<student>...)"
-    )
-    add("--exercises", default="", metavar="02,05", help="the exercises that count (default: what the class handed in)")
-    add("--assignment", type=Path, metavar="FILE", help="exercises, points, due date, lateness, see INSTRUCTOR.md")
+    add("--names", help=f"how submissions are named: {', '.join(NAMES)}, or a pattern with (?P<student>...)")
+    add("--exercises", metavar="02,05", help="the exercises that count, or all that the class handed in: all")
+    add("--assignment", type=os.path.abspath, metavar="FILE", help="exercises, points, lateness: see INSTRUCTOR.md")
     add("--one-student", default="", metavar="NAME", help="everything is one student's, as in Gradescope's container")
     add(
-        "--roster", type=Path, action="append", metavar="CSV",
+        "--roster", type=os.path.abspath, action="append", metavar="CSV",
         help="the class list: who is missing, and what Canvas and Moodle import; again: who is in which group",
     )  # fmt: skip
-    add("--minutes", type=float, default=5.0, help="that the answers of one file may take (default: 5)")
+    add("--minutes", type=float, help="that the answers of one file may take (default: 5)")
     add("--fail-under", type=float, default=0.0, metavar="PERCENT", help="end with 1 if anybody has less of the points")
     add("--gradescope", action="store_true", help="also write Gradescope's results.json for each student")
     add("--no-pictures", action="store_true", help="feedback without pictures of the runs: faster")
@@ -74,9 +68,7 @@ def _flaw(folder: Path, course: set[str]) -> str:
     """The reason why a folder's exercises can't be used besides the course's; "" if they can."""
     names = sorted(path.stem for path in folder.glob("*.ipynb"))
     if not names:
-        return (
-            f"There are no notebooks in {folder}. An exercise is a solved notebook and a Python file of the same name."
-        )
+        return f"There are no notebooks in {folder}. An exercise is a solved notebook and a Python file of its name."
     numbers, ids = {name.partition("_")[0] for name in course}, {}
     for name in [*course, *names]:
         own = name in names

@@ -1,14 +1,6 @@
 """An assignment: the exercises that count and for how much, which attempt does, and changes by hand.
 
-[assignment]                    a file of one, all of it optional
-due = 2026-11-10 23:59 Europe/Berlin    for names that have a time; others are late if they have LATE
-attempt = last                  first, last or best, which is the default
-late = 10 per day, at most 50   percent of its points that a late attempt loses
-column = HW 2 (4242)            of the platform's gradebook, for the points of all exercises together
-
-[exercises]
-02 = 10                         points; by default, what its checks give
-05 =
+Its file is described in exercises/INSTRUCTOR.md.
 """
 
 import configparser
@@ -80,8 +72,8 @@ def worth(exercise: str) -> float:
 def read(numbers: str, file: Path | None) -> Assignment:
     """The assignment of --exercises and --assignment. Raises ValueError."""
     if file is None:
-        names = [_exercise(number, "--exercises") for number in numbers.split(",")] if numbers else None
-        return Assignment({name: worth(name) for name in sorted(names)} if names else None)
+        names = [] if numbers in ("", "all") else [_exercise(number, "--exercises") for number in numbers.split(",")]
+        return Assignment({name: worth(name) for name in sorted(names)} or None)
     if numbers:
         raise ValueError("--assignment names the exercises, so leave out --exercises.")
     parser = configparser.ConfigParser(allow_no_value=True, interpolation=None)

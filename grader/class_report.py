@@ -51,8 +51,7 @@ def write_all(report: ReportFolder, people: list[Student], gradings: list[Gradin
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
     submissions = [one.data() | {"page": pages[one.student]} for one in gradings]
-    for submission in submissions:
-        del submission["pictures"], submission["pieces"]
+    submissions = [{k: one[k] for k in one.keys() - {"pictures", "pieces"}} for one in submissions]
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", rendered("junit.xml", people=people))
@@ -70,11 +69,12 @@ def write_all(report: ReportFolder, people: list[Student], gradings: list[Gradin
 
 
 def _returned(folder: Path, people: list[Student]) -> bytes:
-    """A zip of the pages, named as each student's first file or folder was: platforms know them by that."""
+    """A zip of the pages, named as each student's first file or folder was, by which platforms know them, or as the page."""
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
-        for student in (student for student in people if student.gradings):
-            first, *rest = PurePath(student.gradings[0].file).parts
+        for student in people:
+            own = (one.file for one in student.gradings if one.student == student.name)  # not what a partner handed in
+            first, *rest = PurePath(next(own, student.page.partition("/")[2])).parts
             name = f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"
             page = zipfile.ZipInfo(printable(name))  # without a time, so the same pages give the same archive
             page.compress_type = zipfile.ZIP_DEFLATED
@@ -115,7 +115,7 @@ def _gradescope(student: Student) -> str:
 
 def rendered(template: str, **data: Any) -> str:
     """A page or file of the report, from its template."""
-    return _TEMPLATES.get_template(template).render(data)
+    return _PAGES.get_template(template).render(data)
 
 
 def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
@@ -131,8 +131,6 @@ def _rows(grading: Grading) -> Iterator[dict[str, Any]]:
 
 
 _FILES = FileSystemLoader(Path(__file__).with_name("templates"))
-_TEMPLATES = Environment(
-    loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
-)
-_TEMPLATES.globals |= {"title": "Exercises in collective communication", "version": __version__}
-_TEMPLATES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows, "printable": printable}
+_PAGES = Environment(loader=_FILES, autoescape=True, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True)
+_PAGES.globals |= {"title": "Exercises in collective communication", "version": __version__}
+_PAGES.filters |= {"number": lambda value: f"{value:g}", "rows": _rows, "printable": printable}

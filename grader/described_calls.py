@@ -41,6 +41,7 @@ def described_call(rank: int, index: int, op: str, header: dict[str, Any], world
         raise Malformed("a call that says nothing of its tensors")
     event.strides = strides and tuple(strides)
     event.non_dense = tuple(side for side in ("in", "out", "order") if side in non_dense)
+    event.misuse = "aliased" if header.get("aliased") is True else None
     if event.is_message:
         event.tag = number(header, "tag", missing=-1)
     elif collective.reduces:

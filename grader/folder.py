@@ -1,7 +1,4 @@
-"""A report folder, with a record of each submission as soon as that is graded.
-
-    report/grading.json       the seed, and how it was graded
-    report/graded/*.json      a record per submission, whole or not at all
+"""A report folder: how it was graded, in grading.json, and a record of each submission as soon as that is graded.
 
 A record is for one student, one file and its content, graded in one way by one grader: it is void once the
 submission, the grader, the exercises, torch or Python have changed.
@@ -16,6 +13,7 @@ import sys
 from contextlib import suppress
 from importlib.metadata import version
 from pathlib import Path
+from typing import Any
 
 from helpers.course import ROOT, SOLUTIONS, TASKS, own_exercises
 
@@ -34,7 +32,7 @@ class Unfit(Exception):
 class ReportFolder:
     """A report folder; no other grader may use it until it is closed. Raises Unfit."""
 
-    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool, minutes: float = 5.0) -> None:
+    def __init__(self, folder: Path, seed: str | None, walls: bool, pictures: bool, minutes=5.0, options=None) -> None:
         self.folder = folder
         try:
             (folder / "graded").mkdir(parents=True, exist_ok=True)
@@ -48,7 +46,7 @@ class ReportFolder:
                 raise Unfit(f"{folder} holds gradings with another seed. {another}")
             seed = next((given for given in (before, seed) if given is not None), secrets.token_hex(16))
             self.settings = {"seed": seed, "sandbox": walls, "pictures": pictures, "minutes": minutes}
-            write(folder / "grading.json", json.dumps(self.settings, indent=1) + "\n")
+            write(folder / "grading.json", json.dumps({**self.settings, "options": options}, indent=1) + "\n")
         except Unfit:
             self.close()
             raise
@@ -99,6 +97,13 @@ class ReportFolder:
         place = self._places.get((grading.student, grading.file))
         record = place and _record(place)
         return record.pictures if record else {}
+
+
+def lasting(folder: Path) -> dict[str, Any]:
+    """The options of the earlier grading in a report folder; {} before the first, or if it is damaged."""
+    with suppress(OSError, ValueError, AttributeError):
+        return json.loads((folder / "grading.json").read_text(encoding="utf-8")).get("options") or {}
+    return {}
 
 
 def _record(place: Path) -> Grading | None:

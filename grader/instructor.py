@@ -11,11 +11,11 @@ import time
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Callable, Iterator
+from typing import Any, Callable, Iterator
 
 from . import assignment, class_report, roster, walls
 from .entries import Entry, Naming, Owner, find, naming, remarks
-from .folder import ReportFolder, Unfit, write
+from .folder import ReportFolder, Unfit, lasting, write
 from .gradebook import Grading, students, unknown
 from .safe_text import bar, printable
 from .worker_pool import TRIES, NoWorker, WorkerPool, WorkItem
@@ -26,8 +26,7 @@ def grade(
 ) -> list[Grading]:
     """All gradings, in the order of entries, without their pictures, which are in their records.
 
-    progress: done, of how many, the last one's student.
-    Raises workers.NoWorker, and folder.Unfit where a record cannot be written; what was graded before is kept.
+    progress: done, of how many, the last one's student. Raises NoWorker and, where a record can't be written, Unfit.
     """
     settings = {name: folder.settings[name] for name in ("seed", "pictures", "minutes")}
     gradings: dict[int, Grading] = {}
@@ -63,20 +62,27 @@ NO_SANDBOX = (
 )
 
 
+LASTING = ("exercises", "assignment", "names", "roster", "minutes")  # the first two replace each other
+
+
 def score(options: argparse.Namespace) -> int:
     """Scores a class. 0: done. 1: done, and somebody has less than --fail-under. 2: it cannot be. 130: stopped, and goes on when asked again."""
     out, private = options.out, [path.resolve() for path in (*options.paths, options.out)]
+    lasting_options, earlier = _lasting(options)
     try:
-        names = naming(options.names, options.one_student)
+        if earlier:
+            print(f"As before: {earlier}. An option that you give counts instead; --exercises all is without an assignment.")
+        names = naming(options.names or "", options.one_student)
         entries = _entries(options.paths, out, names)
-        listed = roster.read(options.roster or [])
-        task = assignment.read(options.exercises, options.assignment)
+        listed = roster.read(list(map(Path, options.roster or [])))
+        task = assignment.read(options.exercises or "", options.assignment and Path(options.assignment))
         if options.list:
             people = students([Grading(student=entry.student, id=entry.id) for entry in entries])
             print(class_report.listing(entries))
             print(*map(printable, [*remarks(entries, names), *listed.remarks(people)]), sep="\n")
             return 0
-        folder = ReportFolder(out, options.seed, not options.no_sandbox, not options.no_pictures, options.minutes)
+        ways = (not options.no_sandbox, not options.no_pictures, options.minutes or 5.0)
+        folder = ReportFolder(out, options.seed, *ways, lasting_options)
         by_hand = out / "adjustments.csv"
         if not by_hand.exists():
             write(by_hand, ",".join(assignment.COLUMNS) + "\n")
@@ -115,6 +121,16 @@ def score(options: argparse.Namespace) -> int:
     return 1 if few else 0
 
 
+def _lasting(options: argparse.Namespace) -> tuple[dict[str, Any], str]:
+    """The options that decide who is graded for which work, and in words the ones that an earlier grading gives."""
+    current = {name: value for name in LASTING if (value := getattr(options, name)) is not None}
+    names = {*current, *LASTING[:2]} if current.keys() & set(LASTING[:2]) else current
+    earlier = {name: value for name, value in lasting(options.out).items() if name not in names}
+    vars(options).update(earlier)
+    words = (f"--{name} {word}" for name in earlier for word in (earlier[name] if name == "roster" else [earlier[name]]))
+    return {**earlier, **current}, " ".join(words)
+
+
 def _entries(paths: list[Path], out: Path, names: Naming) -> list[Entry]:
     """The files of a class. Raises Unfit where nothing is there, or it isn't clear whose it is."""
     if missing := [path for path in paths if not os.path.exists(path)]:
@@ -139,8 +155,8 @@ class ProgressBar:
         self._first = self._first or ((done, time.monotonic()) if student else None)
         left = ""
         if self._first and done > self._first[0]:
-            seconds = (time.monotonic() - self._first[1]) / (done - self._first[0]) * (of - done)
-            left = f"{seconds / 60:.0f} min left" if seconds >= 90 else f"{seconds:.0f} s left"
-        bar(f"{printable(student)} {left}".strip(), done, of)
+            minutes = (time.monotonic() - self._first[1]) / (done - self._first[0]) * (of - done) / 60
+            left = f" ({minutes:.1f} min left)"
+        bar(f"{printable(student)}{left}", done, of)
         if not sys.stdout.isatty():
-            print(f"{done}/{of} {printable(student)}".rstrip() + f" ({left})" * bool(left), flush=True)
+            print(f"{done}/{of} {printable(student)}".rstrip() + left, flush=True)

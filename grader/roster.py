@@ -1,9 +1,6 @@
 """A class list, as a learning platform exports it: each student's submissions, and files that the platform imports.
 
-roster.csv    the list as it was, with each exercise's points
-canvas.csv    for Canvas's gradebook, where the list is one that was exported there
-moodle.csv    for Moodle's grade import, where the list has a column that it maps people by
-
+roster.csv is the list with each exercise's points; canvas.csv and moodle.csv are for the gradebook that it came from.
 Other lists may follow for the groups alone, as Canvas exports them.
 """
 
@@ -164,9 +161,7 @@ def _table(path: Path) -> tuple[list[str], list[dict[str, str]]]:
         raise Unfit(f"The roster {path} cannot be read as CSV: {error}.") from None
     rows = [row for row in rows if any(row.values()) and not next(iter(row.values())).strip().startswith(HEADER_ROWS)]
     if not rows:
-        raise Unfit(
-            f"The roster {path} names nobody: it needs a line of names of columns, and a line for each student."
-        )
+        raise Unfit(f"The roster {path} names nobody: it needs a line of names of columns, and one for each student.")
     return columns, rows
 
 

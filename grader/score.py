@@ -35,9 +35,7 @@ from .walls import Unavailable
 
 QUESTIONS = {"values": "is it right?", "budget": "is it right, and within its budget?"}
 UNTOUCHED = "The answer is still the empty one of the exercise."
-COURSE_SOLUTION = (
-    "This is the solution that comes with the course, but for comments and layout, or it still has its marks."
-)
+COURSE_SOLUTION = "This is the course's own solution, but for comments and layout, or it still has its marks."
 
 
 def score(submission: Submission, sandbox: Sandbox, seed: str, pictures: bool = True, minutes: float = 5) -> Grading:

@@ -168,9 +168,7 @@ def _exercise_of(path: Path, cells: list[SubmittedCell]) -> str:
             "grade_id, or by the function they define: put the answers into the course's own notebook."
         )
     if named and overlap[named] < overlap[best]:
-        raise UnusableSubmission(
-            f"{path} is named like exercise {named}, but holds exercise {best}. Which one do you mean?"
-        )
+        raise UnusableSubmission(f"{path} is named like exercise {named}, but holds {best}. Which one do you mean?")
     return best
 
 

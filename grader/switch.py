@@ -172,9 +172,7 @@ class Switch:
         if apart := self._monitor.unlike() or self._monitor.unshared_group():
             raise self._error(apart)
         if any(len(peer.returned[1]) != len(arguments) for peer, arguments in zip(self._peers, given)):
-            raise Ungradable(
-                "a rank sent the grader other arguments than it was given, which torch.distributed never does."
-            )
+            raise Ungradable("a rank sent back other arguments than it was given, which torch.distributed never does.")
         self.printed.append([peer.printed for peer in self._peers])
         results, arguments = zip(*(peer.returned for peer in self._peers))
         reads, left = [peer.reads for peer in self._peers], [peer.left for peer in self._peers]

@@ -1,8 +1,7 @@
 """Scores submissions one after the other, as a process of its own:   python -m grader.worker sandbox|open [private ...]
 
-It prints "up" once it has its sandbox. An item of work is a line of standard input, {"file": ..., "content": the notebook
-in base64, "settings": score's}; its answer is a line, the grading. It ends with its input. private: files and folders
-hidden from its sandbox.
+It prints "up" once it has its sandbox. A line of its input is an item, {"file": ..., "content": the notebook in base64,
+"settings": score's}; a line of its output the grading. It ends with its input. private: what its sandbox hides.
 """
 
 import ctypes

@@ -1,5 +1,7 @@
 """What gloo refuses, the grader's wire refuses for the same reason, and what gloo takes it takes: calls by layout, shape and dtype."""
 
+import re
+
 import pytest
 
 from grader import sandbox
@@ -51,6 +53,11 @@ CALLS = {
 }
 for shape in ((8,), (2, 4), (4, 2), (1, 8), (2, 2, 2)):
     CALLS[f"all_gather_single into {shape}"] = lambda x, shape=shape: into(torch.zeros(shape).to(x.dtype), lambda y: dist.all_gather_single(y, x))
+for shapes in ((2,), (2, 2, 2), (2, 1)):
+    CALLS[f"all_gather into {shapes}"] = lambda x, shapes=shapes: into([torch.zeros(4 // n, *[n] * (n > 1)).to(x.dtype) for n in shapes], lambda y: dist.all_gather(y, x))
+    CALLS[f"all_to_all of {shapes}"] = lambda x, shapes=shapes: into(two(lambda: dense(x)), lambda y: dist.all_to_all(y, [torch.zeros(n).to(x.dtype) for n in shapes]))
+CALLS["all_gather twice into one"] = lambda x: into([dense(x)] * 2, lambda y: dist.all_gather(y, x))
+CALLS["broadcast from nobody"] = lambda x: into(x, lambda y: dist.broadcast(y, 5))
 for name in ("AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR"):
     CALLS[f"all_reduce {name}"] = lambda x, op=getattr(ReduceOp, name): into(x, lambda y: dist.all_reduce(y, op))
 
@@ -67,8 +74,9 @@ def table(rows):
 NAMES = {}
 exec(SOURCE, NAMES)
 DTYPES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64".split()
-SHAPED = [name for name in NAMES["CALLS"] if name.startswith("all_gather_single into")]
+SHAPED = [name for name in NAMES["CALLS"] if re.search("into \\(|of \\(|from nobody|into one", name)]
 LISTED = [name for name in NAMES["CALLS"] if name not in SHAPED and not name.startswith("all_reduce ")]
+FEW = ("all_reduce", "broadcast", "all_gather", "all_to_all", "all_to_all_single", "message")
 ENDS = {  # the course's own judgment ends the job, and no error reaches the rank
     *(
         (name, "gaps")
@@ -76,6 +84,7 @@ ENDS = {  # the course's own judgment ends the job, and no error reaches the ran
     ),
     *((name, layout) for name in ("scatter", "scatter into") for layout in ("transposed", "expanded")),
     ("all_to_all_single into", "gaps"),
+    ("all_gather twice into one", "plain"),
     *((name, "transposed") for name in ("reduce_scatter", "reduce_scatter into", "all_to_all_single into")),
 }
 
@@ -83,6 +92,7 @@ ENDS = {  # the course's own judgment ends the job, and no error reaches the ran
 ROWS = [(name, layout, "float32") for name in LISTED for layout in ("plain", "gaps", "transposed", "expanded")]
 ROWS += [(name, "plain", "float32") for name in SHAPED]
 ROWS += [(name, "plain", dtype) for name in NAMES["CALLS"] for dtype in DTYPES if name not in SHAPED]
+ROWS += [(name, "plain", dtype) for name in FEW for dtype in ("uint16", "float8_e4m3fn")]
 
 
 @pytest.fixture(scope="module")

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import xml.etree.ElementTree as ET
+import zipfile
 from contextlib import closing
 from pathlib import Path
 
@@ -86,6 +87,21 @@ def test_a_file_handed_in_later_is_graded_by_the_same_command_and_nothing_twice(
     hand_in(folder, bob=RIGHT, ann=WRONG)
     grade(folder, out)
     assert points(out) == {"ann": 0, "bob": 3} and first.items() <= kept(out).items() and len(kept(out)) == 3
+
+
+def test_a_regrading_counts_the_same_exercises_and_gives_back_every_page(tmp_path):
+    """Whoever handed in nothing, and has points by hand, has a page too."""
+    folder, out, listed = hand_in(tmp_path / "class", ann=None), tmp_path / "report", tmp_path / "class.csv"
+    listed.write_text("name\nann\nzoe\n")
+    grade(folder, out, sys.executable, "--exercises", "02,05", "--roster", listed)
+    (out / "adjustments.csv").write_text("student,exercise,points,comment\nzoe,,4,By mail.\n")
+    again = grade(folder, out)
+    assert f"As before: --exercises 02,05 --roster {listed}." in again.stdout
+    with zipfile.ZipFile(out / "return.zip") as pages:
+        (hers,) = set(pages.namelist()) - {"ann.html"}
+        assert hers.startswith("zoe-") and "zoe: <b>4 of 7 points" in pages.read(hers).decode()
+    last = grade(folder, out, sys.executable, "--exercises", "all")
+    assert f"As before: --roster {listed}." in last.stdout and "zoe: <b>4 of 0" in (out / "students" / hers).read_text()
 
 
 @pytest.mark.parametrize("out", [".", "report", "deep/report"])

@@ -151,7 +151,7 @@ def unusable():
         "other",
         "05_distributed_argmax.ipynb",
         plain,
-        "named like exercise 05_distributed_argmax, but holds exercise 02",
+        "named like exercise 05_distributed_argmax, but holds 02",
     )
     yield "foreign", "mine.ipynb", dict(plain, cells=[]), "no exercise of this course"
 

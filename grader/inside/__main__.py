@@ -1,12 +1,7 @@
 """The first process in the sandbox: has torch loaded, and forks ranks from itself on request.
 
 It never runs submitted code.  Its ranks can do nothing to it (seccomp.py), and one submission's ranks are gone before
-the next ones are made.
-
-    request    {"load": true}: import what DTensor and functional collectives need; answered by {"loaded": true}
-               {"ranks": n, "memory": bytes} with n sockets: as many more ranks, with this limit on their address space,
-               0 for none; answered by {"forked": n}
-               {"end": true}: ends them; answered by {"ended": [exit status, ...]}
+the next ones are made.  The requests and their answers are in `serve`.
 """
 
 import contextlib

@@ -18,7 +18,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from collectives.rank.tensors import are_reordered, has_gaps
+from collectives.rank.tensors import aliased, are_reordered, has_gaps
 
 from .protocol import FrameReader, decode, encode, frame
 
@@ -82,6 +82,7 @@ class Uplink:
         details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
         gaps = ["in"] * any(map(has_gaps, stored)) + ["out"] * any(map(has_gaps, outputs))
         details["non_dense"] = gaps or ["order"] * are_reordered(stored, outputs)
+        details["aliased"] = len(outputs) > 1 and aliased(outputs)
         if op in ("scatter", "reduce_scatter", "all_to_all_single"):
             outputs = list(map(_memory, outputs))
             values = list(map(_memory, values)) if isinstance(values, list) else values
@@ -176,6 +177,11 @@ class Future(torch.futures.Future):
         return Future(after)
 
 
+def _coalesced(call: Callable) -> Callable:
+    """A method that makes one method's call for each output and input."""
+    return lambda self, outputs, inputs, *opts: _AllWorks([call(self, *pair, *opts) for pair in zip(outputs, inputs)])
+
+
 class SwitchGroup(dist.ProcessGroup):
     """The methods of a process group, as torch.distributed calls them, or an answer itself.
 
@@ -197,8 +203,21 @@ class SwitchGroup(dist.ProcessGroup):
         (tensor,) = [tensors] if isinstance(tensors, torch.Tensor) else tensors
         return self._call(op, tensor, [tensor], **details)
 
-    def _root(self, options: Any) -> int:
-        return self._member(getattr(options, "rootRank", options))
+    def _root(self, op: str, options: Any) -> int:
+        """The global rank of a root. Raises RuntimeError, as gloo does, for one outside the group."""
+        if (root := getattr(options, "rootRank", options)) not in range(len(self._ranks)):
+            raise RuntimeError(f"ProcessGroupGloo::{op}: invalid root rank: {root}")
+        return self._ranks[root]
+
+    def _sized(self, op: str, tensors: list[torch.Tensor], size: Any = None) -> list[torch.Tensor]:
+        """As many tensors as there are ranks, each of a size, or of any. Raises RuntimeError in gloo's words."""
+        if len(tensors) != len(self._ranks):
+            raise RuntimeError(f"ProcessGroupGloo::{op}: {LENGTHS[op].format(len(tensors), n=len(self._ranks))}")
+        for k, shape in enumerate(tensor.shape for tensor in tensors if size is not None):
+            if shape != size:
+                sizes = "expected ({}), got ({})".format(*(", ".join(map(str, numbers)) for numbers in (size, shape)))
+                raise RuntimeError(f"ProcessGroupGloo::{op}: invalid tensor size at index {k} ({sizes})")
+        return tensors
 
     def _get_backend(self, device: Any) -> "SwitchGroup":  # which torch 2.14 asks whether it can coalesce messages
         return self
@@ -206,36 +225,27 @@ class SwitchGroup(dist.ProcessGroup):
     def allreduce(self, tensors, opts=SUM):
         return self._in_place("all_reduce", tensors, reduce_op=_name(opts))
 
-    def allreduce_coalesced(self, tensors, opts=SUM):
-        return _AllWorks([self.allreduce([tensor], opts) for tensor in tensors])
-
     def broadcast(self, tensors, opts=0):
-        return self._in_place("broadcast", tensors, src=self._root(opts))
+        return self._in_place("broadcast", tensors, src=self._root("broadcast", opts))
 
     def reduce(self, tensors, opts=0, op=SUM):
-        return self._in_place("reduce", tensors, dst=self._root(opts), reduce_op=_name(getattr(opts, "reduceOp", op)))
+        name = _name(getattr(opts, "reduceOp", op))
+        return self._in_place("reduce", tensors, dst=self._root("reduce", opts), reduce_op=name)
 
     def allgather(self, outputs, inputs, opts=None):
-        return self._call("all_gather", inputs[0], outputs[0])
+        return self._call("all_gather", inputs[0], self._sized("allgather", outputs[0], inputs[0].shape))
 
     def all_gather_single(self, output, input, opts=None):
-        parts = output.chunk(len(self._ranks))
-        if len(parts) != len(self._ranks):  # gloo cuts the output by rows
-            count = f"expected length {len(self._ranks)}, got {len(parts)}"
-            raise RuntimeError(f"ProcessGroupGloo::allgather: invalid output tensor list at index 0 ({count})")
-        if parts[0].shape != input.shape:
-            sizes = f"expected {tuple(input.shape)}, got {tuple(parts[0].shape)}"
-            raise RuntimeError(f"ProcessGroupGloo::allgather: invalid tensor size at index 0 ({sizes})")
+        self._sized("allgather", output.chunk(len(self._ranks)), input.shape)  # gloo cuts the output by rows
         return self._call("all_gather_single", input, [output])
 
-    def all_gather_single_coalesced(self, outputs, inputs, opts=None):
-        return _AllWorks([self.all_gather_single(o, i, opts) for o, i in zip(outputs, inputs)])
-
     def gather(self, outputs, inputs, opts=0):
-        return self._call("gather", inputs[0], outputs[0] if outputs else [], dst=self._root(opts))
+        outputs = self._sized("gather", outputs[0], inputs[0].shape) if outputs else []
+        return self._call("gather", inputs[0], outputs, dst=self._root("gather", opts))
 
     def scatter(self, outputs, inputs, opts=0):
-        return self._call("scatter", list(inputs[0]) if inputs else None, outputs, src=self._root(opts))
+        inputs = self._sized("scatter", list(inputs[0])) if inputs else None
+        return self._call("scatter", inputs, outputs, src=self._root("scatter", opts))
 
     def reduce_scatter(self, outputs, inputs, opts=SUM):
         (output,), values, me = outputs, list(inputs[0]), self.rank()
@@ -253,12 +263,14 @@ class SwitchGroup(dist.ProcessGroup):
             )
         return self._call("reduce_scatter_single", input, [output], reduce_op=_name(opts))
 
-    def reduce_scatter_single_coalesced(self, outputs, inputs, opts=SUM):
-        return _AllWorks([self.reduce_scatter_single(o, i, opts) for o, i in zip(outputs, inputs)])
+    def allreduce_coalesced(self, tensors, opts=SUM):
+        return _AllWorks([self.allreduce([tensor], opts) for tensor in tensors])
+
+    all_gather_single_coalesced, reduce_scatter_single_coalesced = _coalesced(all_gather_single), _coalesced(reduce_scatter_single)
 
     def alltoall(self, outputs, inputs, opts=None):
-        if any(len({tensor.shape for tensor in tensors}) > 1 for tensors in (outputs, inputs)):
-            raise RuntimeError("gloo's all_to_all takes tensors of one shape. Pass split sizes to all_to_all_single.")
+        for tensors in (inputs, outputs):
+            self._sized("alltoall", tensors, tensors[0].shape if tensors else ())
         return self._call("all_to_all", list(inputs), list(outputs))
 
     def all_to_all_single(self, output, input, output_splits, input_splits, opts=None):
@@ -286,15 +298,12 @@ class SwitchGroup(dist.ProcessGroup):
         return self._call("recv", None, list(map(_contiguous, tensors)), src=None, tag=tag)
 
     def _other(self, rank: int) -> int:
-        if (peer := self._member(rank)) == self._uplink.rank:
+        """The global rank of a group's rank.  Raises IndexError for one outside it, RuntimeError for this rank."""
+        if rank not in range(len(self._ranks)):
+            raise IndexError(f"there is no rank {rank} in a group of {len(self._ranks)}")
+        if (peer := self._ranks[rank]) == self._uplink.rank:
             raise RuntimeError(f"Pair is not connected: rank {peer} has none to itself")
         return peer
-
-    def _member(self, rank: int) -> int:
-        """The global rank of a group's rank.  Raises IndexError for a rank outside the group."""
-        if not 0 <= rank < len(self._ranks):
-            raise IndexError(f"there is no rank {rank} in a group of {len(self._ranks)}")
-        return self._ranks[rank]
 
     def getBackendName(self) -> str:
         return "scored"
@@ -361,19 +370,26 @@ def _name(op: Any) -> str:
     return next(n for n, k in dist.ReduceOp.RedOpType.__members__.items() if k == kind)
 
 
-_NAMES = {torch.int64: "Long", torch.int32: "Int", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}
-
-
 # gloo's own limits. That a view has gaps, or strides that other ranks' tensors don't have, the scorer judges.
+INTEGERS = {torch.int64: "Long", torch.int32: "Int", torch.int8: "Char", torch.uint8: "Byte", torch.bool: "Bool"}
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.complex64, torch.complex128)
+LENGTHS = {  # its words on a list that is longer or shorter than the group
+    "allgather": "invalid output tensor list at index 0 (expected length {n}, got {0})",
+    "gather": "Incorrect output list size {0}. Output list size should be {n}, same as size of the process group.",
+    "scatter": "Incorrect input list size {0}. Input list size should be {n}, same as size of the process group.",
+    "alltoall": "input tensor list size {0} does not match world size {n}",
+}
 
 
 def _refused(op: str, tensors: list[torch.Tensor], reduce_op: str | None) -> None:
     """Raises RuntimeError for a dtype that gloo refuses in a collective."""
     for tensor in tensors if op not in ("send", "recv") else ():
-        if tensor.dtype == torch.int16 or op == "gather" and tensor.is_complex():
+        if tensor.dtype not in (*INTEGERS, *FLOATS) or op == "gather" and tensor.is_complex():
             raise RuntimeError("Invalid scalar type")
+        if reduce_op == "PREMUL_SUM":
+            raise RuntimeError("Cannot use ReduceOp.PREMUL_SUM with Gloo")
         if reduce_op == "AVG" and not (tensor.is_floating_point() or tensor.is_complex()):
-            raise RuntimeError(f"result type Float can't be cast to the desired output type {_NAMES[tensor.dtype]}")
+            raise RuntimeError(f"result type Float can't be cast to the desired output type {INTEGERS[tensor.dtype]}")
         if reduce_op in ("BAND", "BOR", "BXOR") and tensor.is_floating_point():
             raise RuntimeError(f"Cannot use ReduceOp.{reduce_op} with non-integral dtype")
 

@@ -19,7 +19,8 @@ MAX_HEADER_BYTES, MAX_BODY_BYTES = 1 << 18, 1 << 24
 MAX_TEXT_CHARACTERS = 8000
 MAX_DEPTH = 4  # of lists in lists
 PLAIN = (type(None), bool, int, float, str, numpy.generic)  # kept in a header as they are
-_NAMES = "float64 float32 float16 bfloat16 int64 int32 int16 int8 uint8 bool complex64 complex128"
+_NAMES = "float64 float32 float16 bfloat16 float8_e4m3fn float8_e5m2 int64 int32 int16 int8 uint64 uint32 uint16 uint8 "
+_NAMES += "bool complex64 complex128"
 DTYPES = {name: getattr(torch, name) for name in _NAMES.split()}
 
 
