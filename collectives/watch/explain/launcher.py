@@ -47,17 +47,13 @@ def expanded(names: str) -> list[str]:
     return hosts
 
 
-# A line with none of these words is of no launcher.
-_WORDS = ("--n", "WORLD_SIZE", "world", "srun", "sbatch", "SBATCH", "mpi", "odelist", "NodeList", "assigned", "Job ", "SLURM", "T0", "T1", "T2")
-
-
 @dataclass
 class LaunchLines:
     """The reports of launchers and schedulers, from any number of files."""
 
     marks = (
         b"--nnodes", b"nproc", b"--nodes", b"srun", b"mpirun", b"mpiexec", b"SBATCH", b"--ntasks", b"--num_", b"--num-", b"WORLD_SIZE", b"world_size", b"world size",
-        b"NodeList", b"NodeName", b"Successfully assigned", b"Job ", b"SLURM_", b"OMP_NUM_THREADS env",
+        b"sbatch", b"odelist", b"NodeList", b"NodeName", b"Successfully assigned", b"Job ", b"SLURM_", b"OMP_NUM_THREADS env",
     )  # fmt: skip
     inner = (b" FAILED", b" CANCELLED", b" COMPLETED", b" TIMEOUT", b" NODE_FAIL", b" RUNNING", b" OUT_OF_ME")
     stated: int = 0  # ranks, the most that a line states
@@ -143,3 +139,7 @@ class LaunchLines:
             ranks = host_map.ranks_on(host)
             ran = f" ({few(ranks)})" if ranks else ""
             yield f"The first task whose end srun noticed is task {task} on {host}{ran}: {how[0].lower()}{how[1:]}."
+
+
+# A line with none of these words is of no launcher.
+_WORDS = tuple(mark.decode() for mark in (*LaunchLines.marks, *LaunchLines.inner))
