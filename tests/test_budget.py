@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_494,
     "collectives/draw": 1_763,
     "collectives/figures": 674,
-    "collectives/judge": 3_531,
+    "collectives/judge": 3_535,
     "collectives/launch": 3_663,
     "collectives/log": 1_685,
     "collectives/machines": 940,

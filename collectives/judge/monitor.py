@@ -393,11 +393,11 @@ class Monitor(State):
     @property
     def _catches(self) -> tuple[tuple[int, messages.Caught], ...]:
         """The latest exceptions that ranks have caught and other ranks less often, which may be why the ranks parted."""
-        by_place = Counter(place for caught in self.caught for place in caught)
+        by_place = Counter(place for caught in self._caught for place in caught)
         catches = []
-        for rank, caught in enumerate(self.caught):
+        for rank, caught in enumerate(self._caught):
             for place, message in caught.items() if rank not in self._failures else ():
-                least = min(table[place].times for table in self.caught) if by_place[place] == self.world_size else 0
+                least = min(table[place].times for table in self._caught) if by_place[place] == self.world_size else 0
                 if message.times > least and self._is_telling(rank, message):
                     catches.append((rank, message))
         catches.sort(key=lambda pair: -pair[1].calls)

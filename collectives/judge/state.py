@@ -40,7 +40,7 @@ class State:
         self._unheard: set[int] = set()  # ranks with lost messages
         self._failures: dict[int, Failure] = {}
         # By rank, what its program has caught, the latest last: by line and kind, as it was reported last.
-        self.caught: list[dict[tuple[Line, str], messages.Caught]] = [{} for _ in range(world_size)]
+        self._caught: list[dict[tuple[Line, str], messages.Caught]] = [{} for _ in range(world_size)]
         self._failed_at: dict[int, float] = {}  # time.monotonic()
         self._lost: dict[int, float] = {}  # ranks whose connection has ended, in this order -> time.monotonic()
         self._exits: dict[int, tuple[int | str | None, str]] = {}  # status and last words
@@ -138,7 +138,7 @@ class State:
                 if event.captured:  # its end will not be reported
                     self._completes(event)
             case messages.Caught(_, line):
-                caught, place = self.caught[rank], (line, message.kind)
+                caught, place = self._caught[rank], (line, message.kind)
                 caught.pop(place, None)
                 if message.times:
                     caught[place] = message._replace(line=self._with_text(line))
@@ -249,6 +249,10 @@ class State:
                 self._started.discard((e.rank, e.index))
 
     # --- where the ranks are --------------------------------------------------------------
+
+    @property
+    def caught(self) -> list[dict[tuple[Line, str], messages.Caught]]:
+        return self._caught
 
     @property
     def world_size(self) -> int:
