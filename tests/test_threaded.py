@@ -36,6 +36,9 @@ SAME = {
     "    dist.all_reduce(x, group=init_device_mesh('cpu', (n,)).get_group())\n    return x",
     "functional": "import torch.distributed._functional_collectives as f\n    x = torch.arange(6.) + r\n"
     "    return f.all_reduce(x, 'sum', dist.group.WORLD) + 0, f.all_gather_single(x, 0, dist.group.WORLD) + 0",
+    "a list for all": "out = [torch.zeros(2) for _ in range(n)]\n    dist.all_gather(out, torch.ones(2) + r)\n    out[1].add_(1)\n"
+    "    dist.all_gather(out, out[1] * r)\n    w = dist.all_gather(out, torch.full((2,), 7. * r), async_op=True)\n    w.wait()\n"
+    "    out[0] += 5\n    flat = [torch.zeros(1, 2) for _ in range(n)]\n    dist.all_gather(flat, torch.ones(1, 2) * r)\n    return out, flat",
     "a batch": "a, b = torch.ones(2) * r, torch.zeros(2)\n    ops = dist.P2POp(dist.isend, a, (r + 1) % n), dist.P2POp(dist.irecv, b, (r - 1) % n)\n"
     "    for w in dist.batch_isend_irecv(list(ops)):\n        w.wait()\n    return b",
     "training": "torch.manual_seed(0)\n    m = torch.nn.Linear(3, 1)\n    o = torch.optim.SGD(m.parameters(), 0.1)\n    torch.manual_seed(r)\n"
@@ -118,6 +121,22 @@ def everything():
     dist.broadcast(x, 0)
     dist.reduce(x, 0)
     dist.barrier(dist.new_subgroups(8)[0])
+
+
+def test_many_ranks_are_named_in_ranges():
+    def deserted():
+        if dist.get_rank() != 17:
+            dist.barrier()
+
+    def every_second():
+        if dist.get_rank() % 2:
+            dist.barrier()
+
+    with pytest.raises(Stuck, match="^ranks 0-16, 18-63 are waiting in barrier #1; rank 17 returned") as caught:
+        run(deserted, world_size=64, pretend=True)
+    assert max(map(len, str(caught.value).splitlines())) < 250
+    with pytest.raises(Stuck, match=r"^32 ranks \(1, 3, 5, ..., 63\) are waiting in barrier #1; 32 ranks \(0, 2, 4, ..., 62\) returned"):
+        run(every_second, world_size=64, pretend=True)
 
 
 @pytest.mark.slow

@@ -50,7 +50,7 @@ from ..rank.tracer import Tracer
 from .arguments import check_arguments
 from .pickling import pack_call, unpack, unpack_with_definitions
 from .session import Settings
-from .threaded_world import TorchWorld
+from .threaded_world import Settled, TorchWorld
 from .turns import Belongings, RunOver, Turn, Turns
 from .work import called, packed
 
@@ -98,7 +98,7 @@ class PretendedWork(torch_private.HasSource, dist.Work):
         if not self._done:
             seconds = timeout.total_seconds() if isinstance(timeout, timedelta) else float(timeout)
             self._rank.wait_for(self._event, seconds)
-            self._deliver()
+            self._rank.job.delivered = self._deliver()
         return True
 
     def is_completed(self) -> bool:
@@ -108,20 +108,22 @@ class PretendedWork(torch_private.HasSource, dist.Work):
 
     is_success = is_completed
 
-    def _deliver(self) -> None:
-        """Fill the tensors that belong to the call."""
+    def _deliver(self) -> tuple[list, Settled] | None:
+        """Fill the tensors that belong to the call. Returns a list that now holds what all ranks get."""
         self._done, world, outputs = True, self._rank.world, self._outputs
-        self._outputs = None
+        self._outputs = same = None
         result = world.result(self._event)
         if result is not None and outputs is not None:
             with torch_private.NoModes(), torch.no_grad():
                 if isinstance(outputs, list):
-                    for x, part in zip(outputs, result):
-                        world.memory.write(x, part)
+                    world.memory.write_all(outputs, result)
+                    if settled := world.shared(self._event, result, outputs):
+                        same = outputs, settled
                 else:
                     joined = world.joined(self._event, result) if isinstance(result, list) else result
                     world.memory.write(outputs, joined)
         world.delivered(self._event)
+        return same
 
     def exception(self) -> None:
         return None
@@ -317,7 +319,7 @@ class ThreadedJob:
 
     def __init__(self, settings: Settings, name: str, payload: bytes) -> None:
         self.size, self._timeout, self._name, self.payload = settings.world_size, settings.timeout, name, payload
-        self.store, self.as_reported = dist.HashStore(), partial(_copied, all_values=settings.whole)
+        self.store, self.whole, self.delivered = dist.HashStore(), settings.whole, None
         self.interned: dict[tuple[int, ...], tuple[int, ...]] = {}
         self.new_group = dist.new_group, inspect.signature(dist.new_group)
         self.current: ThreadRank | None = None
@@ -327,6 +329,16 @@ class ThreadedJob:
         self._waiting: dict[int, list[ThreadRank]] = defaultdict(list)  # by id(call)
         self.world = TorchWorld(self.size, settings.check, partial(ThreadRank, self), self._woken)
         self._late, self._until = False, 0.0
+
+    def as_reported(self, value: Any, scratch: bool = False) -> Any:
+        """A call's tensors as they are reported; what all ranks have just got is copied once."""
+        delivered, self.delivered = self.delivered, None
+        if delivered is None or delivered[0] is not value:
+            return _copied(value, self.whole, scratch)
+        settled = delivered[1]
+        if settled.reported is None:
+            settled.reported = _copied(settled.inputs, self.whole)
+        return list(settled.reported)
 
     def _touched(self, index: int, how: str) -> None:
         self.current.tracer._touched(index, how)

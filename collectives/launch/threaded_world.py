@@ -30,6 +30,10 @@ class TorchValues(TensorValues):
     def write(self, x: Any, source: Any) -> None:
         x.data.copy_(source.reshape(x.shape))  # which autograd doesn't notice, as it doesn't notice gloo
 
+    def write_all(self, outputs: list, parts: Sequence[Any]) -> None:
+        parts = [part if part.shape == x.shape else part.reshape(x.shape) for x, part in zip(outputs, parts)]
+        torch._foreach_copy_([x.data for x in outputs], parts)
+
     def join(self, parts: Sequence[Any]) -> torch.Tensor:
         return torch.cat([part.reshape(-1) for part in parts])
 
@@ -39,7 +43,7 @@ class Settled:
     """The inputs of a call that all its ranks have made, by place, and the results that they share.
 
     rows: the inputs in one tensor, [ranks, ranks, numbers], where each is cut into equal parts.  left: ranks that have not
-    got their results.
+    got their results.  reported: the inputs as a rank reports them.
     """
 
     inputs: list
@@ -47,6 +51,7 @@ class Settled:
     rows: torch.Tensor | None = None
     total: Any = None
     joined: Any = None
+    reported: list | None = None
 
 
 class TorchWorld(World):
@@ -147,6 +152,13 @@ class TorchWorld(World):
         if settled.joined is None:
             settled.joined = self.memory.join(parts)
         return settled.joined
+
+    def shared(self, event: Event, parts: list, outputs: list) -> Settled | None:
+        """The call whose inputs these results are, if they have the outputs' shapes and dtypes."""
+        settled = self._settled.get(id(self.monitor.call_of(event).events[0]))
+        if settled is None or parts is not settled.inputs:
+            return None
+        return settled if all(x.shape == y.shape and x.dtype == y.dtype for x, y in zip(parts, outputs)) else None
 
     def _settled_of(self, call: Call, gives: str) -> Settled:
         first = id(call.events[0])
