@@ -239,6 +239,8 @@ def test_the_stored_cheat_sheet_says_what_the_library_says():
     sheet = unescape((ROOT / "notebooks" / "images" / "cheatsheet.svg").read_text(encoding="utf-8"))
     said = [words for each in COLLECTIVES.values() for words in (each.signature, each.needs, each.leaves, each.use)]
     assert [words for words in said if f">{words}<" not in sheet] == []
+    paper = (ROOT / "notebooks" / "images" / "cheatsheet.pdf").read_bytes()
+    assert re.search(rb"/Count 1\b", paper) and paper.count(b"/FontName") >= 2, "one page, with letters"
     page = (ROOT / "notebooks" / "cheatsheet.md").read_text(encoding="utf-8")
     rows = [f"| `{each.signature}` | {each.needs} | {each.leaves} | {each.use} |\n" for each in COLLECTIVES.values()]
     assert [row for row in rows if row not in page] == []

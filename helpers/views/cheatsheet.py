@@ -1,7 +1,7 @@
 """Every collective on one page, from real runs:   python -m helpers.views.cheatsheet PICTURE.png [ranks]
 
-The cells were captured in a run with one number per chunk; the bytes were counted in a second run, by the ranks'
-sockets, with a buffer large enough that gloo's headers vanish.
+Next to the PNG it writes an SVG, and a PDF to print. The cells were captured in a run with one number per chunk; the bytes were
+counted in a second run, by the ranks' sockets, with a buffer large enough that gloo's headers vanish.
 """
 
 import sys
@@ -15,6 +15,7 @@ import torch.distributed as dist
 from collectives.draw.canvas import FAINT, REDUCED, SOFT, TRAY, Canvas, Picture, colour, heading, text_width
 from collectives.draw.cells import JOINT, Grid, Style, Tray
 from collectives.draw.flow import flow
+from collectives.draw.paper import pdf
 from collectives.format import align, wrap
 from collectives.launch.run import run
 from collectives.log import provenance
@@ -86,8 +87,7 @@ def _text(entry: Collective, call: Call, notes: list[tuple[str, str]]) -> str:
     if entry.gives:
         for e, before, after in zip(call, *_chunked(call)):
             rows.append(f"{rank_mark(e):<2} {_letters(before, call)} -> {_letters(after, call)}")
-    beside = align(notes, gap=" ", least=(9,)).splitlines()
-    lines = align(zip_longest(rows, beside, fillvalue=""), indent="  ", gap="   ")
+    lines = align(zip_longest(rows, align(notes, gap=" ", least=(9,)).splitlines(), fillvalue=""), indent="  ", gap="   ")
     return f"{entry.op}   {entry.signature}\n{lines}"
 
 
@@ -174,8 +174,8 @@ def main(arguments: list[str]) -> int:
         print(__doc__.splitlines()[0], file=sys.stderr)
         return 2
     page = cheatsheet(*map(int, arguments[1:]))
-    Path(arguments[0]).write_bytes(page.png())
-    Path(arguments[0]).with_suffix(".svg").write_text(page.svg(), encoding="utf-8")
+    for suffix, content in ((".png", page.png()), (".svg", page.svg().encode()), (".pdf", pdf(page))):
+        Path(arguments[0]).with_suffix(suffix).write_bytes(content)
     print(page.text)
     return 0
 
