@@ -21,10 +21,10 @@ CEILINGS = {
     "collectives/calibrate": 495,
     "collectives/collect": 245,
     "collectives/cost": 1_494,
-    "collectives/draw": 1_763,
+    "collectives/draw": 1_796,
     "collectives/figures": 674,
     "collectives/judge": 3_535,
-    "collectives/launch": 3_663,
+    "collectives/launch": 3_687,
     "collectives/log": 1_685,
     "collectives/machines": 940,
     "collectives/outcome": 252,
@@ -37,7 +37,7 @@ CEILINGS = {
     "collectives/watch": 11_105,
     "grader": 4_149,
     "helpers": 5_587,
-    "tools": 3_217,
+    "tools": 3_119,
 }
 
 

@@ -21,19 +21,11 @@ from tools.notebooks import stored_picture
 from tools.site.runnable_cells import CHECK
 
 pytestmark = pytest.mark.slow
-MOST_CELLS = 10  # code cells on a page
-UNCUT = ("twelve_puzzles",)  # a page to be sent to a friend is one, however long
 
 
 @pytest.fixture(scope="module")
 def pages(site):
     return {file.relative_to(site).as_posix(): Page(file) for file in site.rglob("*.html")}
-
-
-def of(path, pages):
-    """The pages of a notebook: its own, and those of its sections in their order."""
-    name = f"{path.parent.name}/{path.stem}"
-    return [page for at, page in pages.items() if at == f"{name}.html" or at.startswith(f"{name}-")]
 
 
 def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
@@ -46,31 +38,31 @@ def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
         folds = [
             c for c in code if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
         ]
-        there = of(path, pages)
+        there = pages[f"{path.parent.name}/{path.stem}.html"]
         in_cells = path.stem == "00_start_here"  # a check is a part of the cell above it
         checks = [c for c in code if in_cells and CHECK.fullmatch(c.source)]
-        assert sum(page.cells for page in there) == len(code) - len(checks), path.name
-        assert sum(page.pictures for page in there) == len(drawn) + len(shown), path.name
-        assert sum(page.folded for page in there) >= len(folds), path.name
+        assert there.cells == len(code) - len(checks), path.name
+        assert there.pictures == len(drawn) + len(shown), path.name
+        assert there.folded >= len(folds), path.name
     assert {"index.html", "notebooks/mistakes.html", "notebooks/bench.html", "exercises/README.html"} <= set(pages)
 
 
-def test_a_reader_who_goes_on_comes_through_every_section_of_every_chapter(pages):
+def test_a_chapter_is_one_page_whose_headings_have_places_of_their_own_that_stay(site, pages):
     chapters = sorted(ROOT.glob("notebooks/*.ipynb"))
-    walk = [f"notebooks/{chapters[0].stem}.html"]
-    while (to := pages[walk[-1]].next) and "/" not in to:
-        walk.append(f"notebooks/{to}")
     for path in chapters:
         cells = [c for c in nbformat.read(path, as_version=4).cells if c.cell_type == "markdown"]
         sections = [words for c in cells for words in re.findall(r"^## (.+)$", without_code(c.source), re.MULTILINE)]
-        steps = [at for at in walk if at == f"notebooks/{path.stem}.html" or at.startswith(f"notebooks/{path.stem}-")]
-        headings = [letters(words) for at in steps for words in pages[at].headings]
-        assert [words for words in headings if words in map(letters, sections)] == list(map(letters, sections)), (
-            path.name
-        )
-        assert max(pages[at].cells for at in steps) <= MOST_CELLS or path.stem in UNCUT, path.name
-        assert set(steps[1:]) <= {f"notebooks/{link}" for link in pages[steps[0]].links}, path.name
-        assert all(f"{path.stem}.html" in pages[at].links for at in steps[1:]), path.name
+        page = (site / "notebooks" / f"{path.stem}.html").read_text(encoding="utf-8")
+        headings = [letters(words) for words in pages[f"notebooks/{path.stem}.html"].headings]
+        assert [words for words in headings if words in map(letters, sections)] == list(map(letters, sections)), path.name
+        places = re.findall(r'<section id="([^"]*)"', page)
+        assert len(places) == len(set(places)) and not [at for at in places if re.fullmatch(r"id\d+", at)], path.name
+
+
+def test_next_leads_from_each_chapter_to_the_one_that_follows(pages):
+    chapters = sorted(ROOT.glob("notebooks/[0-9]*.ipynb"))
+    for path, following in zip(chapters, chapters[1:]):
+        assert pages[f"notebooks/{path.stem}.html"].next == f"{following.stem}.html"
 
 
 def without_code(text):

@@ -51,22 +51,17 @@ PAGES = (
 )
 EXAMPLE = ROOT / "tests" / "corpus" / "nccl" / "absent.log"  # of a job that hung
 LOST_PAGE = """# There is no such page
-It may have moved when a chapter was divided again. The search on the left knows all pages, and
+The search on the left knows all pages, and
 [the first page](index.md) shows the way to each.
 """  # what a host shows for an address that the site doesn't have
 CELLS = "collectives-cells.js"  # the script of a page with cells that run there, or logs that are explained
 WITH_CELLS = (*RUNNABLE, "README", "index", "explain_a_log")
 RECORDING = "collectives"  # the metadata of an output that plays, see collectives/frontend.py
-LONGEST = 12  # cells on a page that is a part of a notebook
-SINGLE_PAGE_CELLS = 20  # a notebook with up to this many cells is one page
-UNCUT = ("twelve_puzzles",)  # and these are one page however long, to be sent to a friend
 BUILD_FOLDER = ROOT / ".venv-site"  # where Pyodide stays from one build to the next
-FENCED = re.compile(r"^```.*?^```", re.MULTILINE | re.DOTALL)
 FOR_LAB = re.compile(r" ?<!-- in JupyterLab -->.*?<!-- end -->", re.DOTALL)  # not for the site
 IMAGE = re.compile(r"^!\[(?P<words>[^]]*)\]\((?P<to>[^):]+)\)$|^<img (?P<tag>[^>]*)>$", re.MULTILINE)
 DARK = re.compile(r"@media\(prefers-color-scheme:dark\)\{((?:[^{}]*\{[^{}]*\})*)\}")  # of an SVG
 LINK = re.compile(r"\[([^]\[]*)\]\(([^)\s#:]*)(#[^)\s]*)?\)")
-Places = dict[tuple[str, str], Path]  # a notebook or a page of it, and a heading's place -> the page that it is on
 RECORDINGS = json.loads(RECORDED_FILE.read_text(encoding="utf-8"))
 CHOICES = json.loads(
     PUZZLES.read_text(encoding="utf-8")
@@ -86,7 +81,7 @@ class Figures:
         self.page, self.written, self.weighs = page, written or {}, weighs
         self.static = os.path.relpath("_static", page.parent)
         self.folder = source / "_static" / "figures"
-        self._script = CELLS if page.stem.partition("-")[0] in WITH_CELLS else "collectives.js"
+        self._script = CELLS if page.stem in WITH_CELLS else "collectives.js"
         self._scripted = False
 
     def picture(self, output: dict, alt: str | None = None) -> list[dict]:
@@ -267,7 +262,7 @@ def fit_cell(cell: dict, figures: Figures, runnable: dict[str, dict]) -> None:
         cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
     asks = any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
     cell["outputs"] = page_outputs(cell["outputs"], figures, folded)
-    if moving := RECORDINGS["players"].get(f"{figures.page.stem.partition('-')[0]}/{cell['id']}"):
+    if moving := RECORDINGS["players"].get(f"{figures.page.stem}/{cell['id']}"):
         player = figures.playing(moving, None)
         cell["outputs"].append(html(f"<details><summary>Watch it move</summary>{player}</details>" if asks else player))
     source = "".join(cell["source"])
@@ -304,11 +299,11 @@ def fit_images(text: str, page: Path, figures: Figures) -> str:
     return IMAGE.sub(fitted, text)
 
 
-def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
+def fit_links(text: str, page: Path, source: Path) -> str:
     """A page's text, its links resolved on the site.
 
-    A place in a notebook is on one of its pages. A file of the repository that isn't a page is copied next to them,
-    which makes it a download; a folder's page is its README, and without one its link becomes plain words.
+    A file of the repository that isn't a page is copied next to them, which makes it a download; a folder's page is its
+    README, and without one its link becomes plain words.
     """
 
     def fitted(link: re.Match) -> str:
@@ -322,22 +317,17 @@ def fit_links(text: str, page: Path, source: Path, places: Places) -> str:
             copy = Path(os.path.normpath(source / here))
             copy.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(ROOT / here, copy)
-        there = places.get((os.path.normpath(here), at[1:]))
-        if there and there != page:
-            target = Path(os.path.relpath(there, page.parent)).as_posix()
         return f"[{words}]({target}{at})"
 
     return re.sub(r'(href="[^":]+)\.ipynb', r"\1.html", LINK.sub(fitted, text))
 
 
-def fit(
-    page: Path, source: Path, places: Places, written: dict[tuple[str, str], dict], weighs: int | None = None
-) -> None:
+def fit(page: Path, source: Path, written: dict[tuple[str, str], dict], weighs: int | None = None) -> None:
     """Makes a notebook or a text in `source`, at the place it has in the repository, fit for the site.
 
     written: the tasks that a reader can write on the site, by notebook and function.  weighs: as Figures takes it.
     """
-    tasks_here = {name: asked for (notebook, name), asked in written.items() if page.stem.partition("-")[0] == notebook}
+    tasks_here = {name: asked for (notebook, name), asked in written.items() if page.stem == notebook}
     path, text, figures = (
         source / page,
         (source / page).read_text(encoding="utf-8"),
@@ -345,7 +335,7 @@ def fit(
     )
     if page.suffix == ".md":
         text = text.replace("# Collectives\n", "# About the course\n", 1) if page.name == "README.md" else text
-        text = fit_links(fit_images(with_runnable(text, page, figures), page, figures), page, source, places)
+        text = fit_links(fit_images(with_runnable(text, page, figures), page, figures), page, source)
         if page.stem == "explain_a_log":
             text = text.replace("<!-- explain -->", f"```{{raw}} html\n{figures.explainer()}\n```")
         if page.stem == "planner":
@@ -354,12 +344,12 @@ def fit(
         return
     content = json.loads(text)
     content["cells"].insert(1, markdown(plays(page, weighs)))
-    notebook = page.stem.partition("-")[0]
+    notebook = page.stem
     runnable = cells_of(notebook) if weighs and page.parent.name == "notebooks" and notebook in RUNNABLE else {}
     for cell in content["cells"]:
         if cell["cell_type"] == "markdown":
             here = FOR_LAB.sub("", "".join(cell["source"]))
-            cell["source"] = fit_links(fit_images(here, page, figures), page, source, places)
+            cell["source"] = fit_links(fit_images(here, page, figures), page, source)
         elif cell["cell_type"] == "code":
             fit_cell(cell, figures, runnable)
     path.write_text(json.dumps(content), encoding="utf-8")
@@ -377,7 +367,7 @@ def plays(page: Path, weighs: int | None = None) -> str:
     """A line for readers without a kernel: the parts that work here, and where the cells run."""
     notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
     words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
-    if weighs and page.stem.partition("-")[0] in RUNNABLE:
+    if weighs and page.stem in RUNNABLE:
         words = "Change a cell on this page and run it: Python in your browser pretends its ranks, one after the other. For real processes, "
     words += f"[install the course](../INSTALL.md) and open `{notebook}`"
     if name := repository():
@@ -415,109 +405,8 @@ def repository() -> str | None:
     return found and found[1]
 
 
-# --- a long notebook, on several pages ----------------------------------------------------
-
-
-def split_at(cells: list[dict], mark: str) -> list[list[dict]]:
-    """The cells before the first heading of a level, then each heading's cells; a text is cut at headings in it."""
-    found = [[]]
-    for cell in cells:
-        text = "".join(cell["source"])
-        unfenced = FENCED.sub(lambda code: " " * len(code[0]), text) if cell["cell_type"] == "markdown" else ""
-        starts = [heading.start() for heading in re.finditer(rf"^{mark} ", unfenced, re.MULTILINE)]
-        before = text[: starts[0]] if starts else text
-        if before or not starts:
-            found[-1].append({**cell, "source": before})
-        found += [[markdown(text[a:b])] for a, b in zip(starts, [*starts[1:], None])]
-    return found
-
-
-def sections(cells: list[dict]) -> list[list[dict]]:
-    """The pages of a notebook: its opening, then its sections, short ones together and long ones by their own sections."""
-    opening, *rest = split_at(cells, "##")
-    pages, level = [], 0
-    for section in rest:
-        for part in [section] if len(section) <= LONGEST else split_at(section, "###"):
-            deep = len(part[0]["source"].split(" ")[0])
-            short = pages and (len(pages[-1]) + len(part) <= LONGEST or len(part) < 3)
-            if short and deep >= level:
-                pages[-1] += part
-            else:
-                pages.append(list(part))
-                level = deep
-    return [opening, *pages]
-
-
-def headings(cells: list[dict]) -> list[str]:
-    texts = ["".join(cell["source"]) for cell in cells if cell["cell_type"] == "markdown"]
-    return [words for text in texts for words in re.findall(r"^#+ +(.+?) *$", FENCED.sub("", text), re.MULTILINE)]
-
-
-def split(page: Path, source: Path) -> Places:
-    """Writes a long notebook as several: its opening and first section with the list of the others, and these.
-
-    Returns what is where.
-    """
-    content = json.loads((source / page).read_text(encoding="utf-8"))
-    if len(content["cells"]) <= SINGLE_PAGE_CELLS or page.stem in UNCUT:
-        return {}
-    opening, first, *rest = sections(content["cells"])
-    opening += first
-    chapter, names = headings(opening)[0], []
-    for number, cells in enumerate(rest, 2):
-        name = f"{page.stem}-{place(headings(cells)[0])}"
-        names.append(f"{name}-{number}" if name in names else name)
-        where = f"[{chapter}]({page.name}), page {number} of {len(rest) + 1}"
-        write(source / page.with_name(f"{names[-1]}.ipynb"), content, headed(cells, chapter, where))
-    listed = "\n".join(["```{toctree}", ":maxdepth: 1", "", *names, "```"])
-    write(source / page, content, [*opening, markdown(f"**Next in this chapter:**\n\n{listed}")])
-    files = [page, *(page.with_name(f"{name}.ipynb") for name in names)]
-    found = {}
-    for file, cells in zip(files, [opening, *rest]):
-        for words in headings(cells):
-            found.setdefault(place(words), file)  # of headings with the same words the first is meant
-    return {(file.as_posix(), at): there for file in files for at, there in found.items()}
-
-
-def headed(cells: list[dict], chapter: str, where: str) -> list[dict]:
-    """The cells of a page with one heading of the first level, and below it the page's place.
-
-    The first section's headings are raised to it; the following sections', to one level below.
-    """
-    above = len(cells[0]["source"].split(" ")[0]) - 1
-    marks = re.compile(r"^```.*?^```|^(#+) ", re.MULTILINE | re.DOTALL)
-    levels = []  # of the headings so far
-
-    def raised(found: re.Match) -> str:
-        if found[1] is None:
-            return found[0]
-        levels.append(len(found[1]))
-        inside = len(levels) == 1 or min(levels[1:]) > levels[0]  # the first section
-        return found[0][above if inside else above - 1 :]
-
-    texts = (marks.sub(raised, "".join(cell["source"])) if cell["cell_type"] == "markdown" else None for cell in cells)
-    first, *others = [cell if text is None else markdown(text) for cell, text in zip(cells, texts)]
-    heading, _, text = first["source"].partition("\n")
-    title = f"```{{title}} {chapter.partition(':')[0]}: {plain(heading.lstrip('# '))}\n```"
-    return [markdown(f"{title}\n\n{heading}\n\n{where}\n\n{text}"), *others]
-
-
-def write(path: Path, content: dict, cells: list[dict]) -> None:
-    path.write_text(json.dumps({**content, "cells": cells}), encoding="utf-8")
-
-
 def markdown(text: str) -> dict:
     return new_markdown_cell(text, id=hashlib.sha256(text.encode()).hexdigest()[:8])
-
-
-def place(words: str) -> str:
-    """MyST's name of a heading's place."""
-    return re.sub(r"[^\w -]", "", plain(words).lower()).replace(" ", "-")
-
-
-def plain(words: str) -> str:
-    """A heading without its marks."""
-    return re.sub(r"[`*]|\[([^]]*)\]\([^)]*\)", r"\1", words)
 
 
 def start(source: Path, written: dict | None, weighs: int | None = None) -> str:
@@ -575,13 +464,10 @@ def prepared(source: Path) -> None:
     for page in ("README.md", "INSTALL.md"):
         shutil.copy(ROOT / page, source)
     draw_pictures(source, static / "figures")
-    places = {}
-    for path in [*source.rglob("*.ipynb")]:
-        places |= split(path.relative_to(source), source)
     weighs = python.serve(BUILD_FOLDER, static / "python")
     written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}
     for path in [path for path in source.rglob("*") if path.suffix in (".md", ".ipynb")]:
-        fit(path.relative_to(source), source, places, written, weighs)
+        fit(path.relative_to(source), source, written, weighs)
     (source / "404.md").write_text(LOST_PAGE, encoding="utf-8")
     first = start(source, written.get(("09_algorithms", "my_ring")), weighs)
     (source / "index.md").write_text(first, encoding="utf-8")

@@ -35,7 +35,6 @@ SOUGHT = {
     "barrier": "0[0-9]_|18_", "cheat sheet": "cheatsheet", "planner": "planner|21_", "mfu": "21_|20_", "bandwidth": "10_|calibration|19_",
     "process group": "0[17]_", "safetensors": "17_",
 }  # fmt: skip
-SCREENS = 12  # of a phone, one above the other
 SUM = "21633"
 # Letters of figures and pictures that are smaller than 11 pixels, as they are seen.
 SMALL = """() => [...document.querySelectorAll('.collectives svg text, .collectives button, .collectives input')].filter(e => {
@@ -101,20 +100,29 @@ def test_search_finds_the_page_that_was_written_for_it_first(chrome, site):
     assert wrong == {}
 
 
-def test_no_page_of_a_chapter_is_too_long_or_too_wide_for_a_phone(chrome, site, request):
+def test_no_page_is_wider_than_a_phone(chrome, site, request):
     """A third of the pages, and all at night."""
-    wide, high = 390, WIDTHS[390]
-    context = chrome.browser.new_context(viewport={"width": wide, "height": high}, has_touch=True)
-    page = context.new_page()
-    seen = {}
-    files = sorted([*site.glob("notebooks/[0-9]*.html"), *site.glob("exercises/*.html")])
-    assert len(files) > 150
+    context = chrome.browser.new_context(viewport={"width": 390, "height": WIDTHS[390]}, has_touch=True)
+    page, across = context.new_page(), {}
+    files = sorted([*site.glob("notebooks/*.html"), *site.glob("exercises/*.html")])
     for file in files if is_night(request.config) else [file for k, file in enumerate(files) if is_taken(k)]:
         page.goto(file.as_uri(), wait_until="domcontentloaded")
-        seen[file.stem] = page.evaluate("(e => [e.scrollHeight, e.scrollWidth])(document.documentElement)")
+        across[file.stem] = page.evaluate("document.documentElement.scrollWidth")
     context.close()
-    assert {name: tall / high for name, (tall, _) in seen.items() if tall > SCREENS * high} == {}
-    assert {name for name, (_, across) in seen.items() if across > wide} == set()
+    assert {name for name, wide in across.items() if wide > 390} == set() and len(across) > 20
+
+
+def test_a_search_leads_to_the_section_and_the_lists_beside_a_page_to_where_the_reader_is(chrome, site):
+    page = chrome.new_page()
+    page.goto(f"{(site / 'search.html').as_uri()}?q=gradient+accumulation")
+    page.locator("#search-results li a").first.click()
+    page.wait_for_function("scrollY > 500")  # not the top of a chapter
+    entry = page.locator(".toc-tree .scroll-current > a").last
+    page.wait_for_function("e => { const r = e.getBoundingClientRect(); return r.top >= 0 && r.bottom <= innerHeight }", arg=entry.element_handle())
+    page.goto((site / "notebooks" / "21_prices_and_a_plan.html").as_uri())
+    listed = page.locator(".sidebar-tree .current-page > a").last.bounding_box()
+    assert 0 <= listed["y"] < 900
+    page.close()
 
 
 def test_steps_move_with_buttons_and_keys_and_say_where_data_came_from(open_page):

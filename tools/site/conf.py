@@ -47,6 +47,22 @@ def write_math(self, node):
     raise SkipNode
 
 
+def name_places(app, doctree):
+    """Name each section by its heading: of several with the same words, docutils would number all but the first."""
+    from docutils.nodes import section
+
+    for found in list(doctree.findall(section)):
+        first = found["ids"][0] if found["ids"] else ""
+        if re.fullmatch(r"id\d+", first):
+            words = re.sub(r"[^\w -]", "", found[0].astext().lower()).strip().replace(" ", "-")
+            above = found.parent["ids"][0] if found.parent.get("ids") else app.env.docname
+            name = f"{above}-{words}"
+            while name in doctree.ids:
+                name += "-again"
+            found["ids"].insert(0, name)
+            doctree.ids[name] = found
+
+
 def describe(app, name, template, context, doctree):
     """Add a page's metadata for search engines and chats: its title, and its first paragraph."""
     from docutils.nodes import paragraph
@@ -87,6 +103,7 @@ def address_lost_pages(app, exception):
 
 def setup(app):
     app.add_html_math_renderer("mathml", (write_math, None), (write_math, None))
+    app.connect("doctree-read", name_places, priority=100)  # before the lists of headings are made
     app.connect("html-page-context", describe)
     app.connect("build-finished", entitle)
     app.connect("build-finished", address_lost_pages)

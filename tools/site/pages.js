@@ -1,9 +1,14 @@
 // On every page: on a phone, a picture's before stands above its after; what is wider than the page can be scrolled by keyboard, and says so;
-// and a screen reader gets the names and levels that the theme leaves out.
+// a screen reader gets the names and levels that the theme leaves out; the lists of pages and headings show where one is; and a search
+// leads to the section that it is about.
+
+let SOUGHT = [] // the words of the search that led here: Sphinx keeps them until the page is there
+try { SOUGHT = localStorage.getItem("sphinx_highlight_terms")?.toLowerCase().split(" ").filter(Boolean) ?? [] } catch {}
 
 addEventListener("DOMContentLoaded", () => {
   for (const heading of document.querySelectorAll("[role=heading]:not([aria-level])")) heading.setAttribute("aria-level", "2")
   for (const [part, name] of [[".sidebar-drawer", "All pages"], [".toc-drawer", "This page"]]) document.querySelector(part)?.setAttribute("aria-label", name)
+  for (const fold of document.querySelectorAll("summary[aria-label='Toggle hidden content']")) fold.removeAttribute("aria-label") // it has words
   for (const head of document.querySelectorAll("th")) if (!head.textContent.trim()) head.replaceWith(document.createElement("td"))
   if (!document.querySelector("h1")) {
     const title = document.createElement("h1")
@@ -12,6 +17,44 @@ addEventListener("DOMContentLoaded", () => {
   }
   for (const box of document.querySelectorAll("pre, .still, table.docutils, .table-wrapper, .sheet")) watcher.observe(box)
 })
+
+// Of each list beside a page, the entry of where the reader is stays in view.
+function follow(list, entry) {
+  const here = document.querySelector(entry), box = document.querySelector(list)
+  if (!here || !box?.clientHeight) return
+  const above = here.getBoundingClientRect().top - box.getBoundingClientRect().top
+  if (above < 40 || above > box.clientHeight - 60) box.scrollTop += above - box.clientHeight / 3
+}
+
+addEventListener("load", () => {
+  follow(".sidebar-scroll", ".sidebar-tree .current-page")
+  addEventListener("scroll", () => follow(".toc-scroll", ".toc-tree .scroll-current"), { passive: true })
+  toSought()
+})
+
+/** After a search, without a place: the section that its words are most in. One with every word comes before one full of one of them. */
+function toSought() {
+  const body = document.querySelector("article section")
+  if (!SOUGHT.length || location.hash || !body) return
+  let best = body, most = 0
+  for (const section of body.querySelectorAll("section")) {
+    const own = [...section.children].filter(part => part.tagName !== "SECTION").map(part => part.textContent.toLowerCase())
+    const counts = SOUGHT.map(word => Math.min(9, own.join(" ").split(word).length - 1 + 4 * (own[0].split(word).length - 1)))
+    const worth = counts.reduce((sum, many) => sum + many + 100 * (many > 0), 0)
+    if (worth > most) [best, most] = [section, worth]
+  }
+  if (best !== body) best.scrollIntoView({ behavior: "instant" })
+}
+
+/** Do it once a figure has been in view for a second, where it costs little: on a computer, unless it is to save data. */
+function whenSeen(figure, does) {
+  if (!matchMedia("(hover: hover)").matches || navigator.connection?.saveData) return
+  let soon
+  new IntersectionObserver(([seen], watching) => {
+    clearTimeout(soon)
+    if (seen.isIntersecting) soon = setTimeout(() => (watching.disconnect(), does()), 1000)
+  }).observe(figure)
+}
 
 const watcher = new ResizeObserver(seen => {
   for (const { target } of seen) {

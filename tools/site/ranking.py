@@ -13,16 +13,15 @@ from pathlib import Path
 from docutils import nodes
 from sphinx.search.en import SearchEnglish
 
-SATURATION, LENGTH_SHARE = 1.2, 0.75  # BM25's k1 and b
-IN_HEADING, IN_TITLE = 4, 12  # what a word there counts as
-WORDS_OF_A_PAGE = 150  # words of a page, the weightiest
+SATURATION, LENGTH_SHARE = 4, 0.5  # BM25's k1 and b, for pages as long as a chapter
+IN_HEADING, IN_TITLE = 8, 40  # what a word there counts as
+WORDS_OF_A_PAGE = 400  # words of a page, the weightiest
 # Factors: for pages that were written for those who search; for what repeats a chapter, or lists all that there is.
 BOOSTS = {
-    "three_in_the_morning": 2.2, "watch_your_job": 1.8, "explain_a_log": 1.8, "tour": 0.5, "mistakes": 0.8,
-    "if_the_start_fails": 0.8, "reference": 0.8,
+    "three_in_the_morning": 1.8, "watch_your_job": 1.45, "explain_a_log": 1.45, "tour": 0.4, "mistakes": 0.6,
+    "if_the_start_fails": 0.6, "reference": 0.6,
 }  # fmt: skip
 ELSEWHERE = 0.5  # outside notebooks
-PRACTICE = 0.7  # a chapter's tasks
 WORD = re.compile(r"\w+")
 
 _pages: dict[str, tuple[Counter, int]] = {}  # page -> its words, weighted by where they are, and its length
@@ -89,7 +88,7 @@ def _boost(name: str) -> float:
     folder, _, page = name.rpartition("/")
     if folder != "notebooks":
         return ELSEWHERE
-    return PRACTICE if page.endswith("-practice") else BOOSTS.get(page.partition("-")[0], 1.0)
+    return BOOSTS.get(page, 1.0)
 
 
 def setup(app):

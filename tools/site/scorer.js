@@ -1,13 +1,15 @@
 // The ranking of what a search finds: by the weights that tools/site/ranking.py gave to a page's words. Sphinx puts this file before its own.
 
 const SYNONYMS = {
-  moe: "experts", oom: "memory activations", "out of memory": "memory activations", fsdp2: "fsdp", zero3: "zero", "zero-3": "zero", "zero 3": "zero",
+  moe: "experts", oom: "memory activations", "out of memory": "memory activations", fsdp: "fsdp sharded", fsdp2: "fsdp sharded", "process group": "new_group", "process groups": "new_group", zero: "zero sharded", zero3: "zero sharded", "zero-3": "zero sharded", "zero 3": "zero sharded", "ring all_reduce": "ring algorithms",
   freeze: "hang", freezes: "hang", frozen: "hang", hanging: "hang", deadlocked: "deadlock", nccl_timeout: "nccl timeout",
-  dp: "data parallel", tp: "tensor parallel", pp: "pipeline parallel", ep: "experts", cp: "long context", "context parallel": "long context", sp: "sequence parallel",
+  dp: "data parallel", tp: "tensor parallel", pp: "pipeline parallel", ep: "experts", cp: "long context", "context parallel": "long context", sp: "tensor sequence parallel", "sequence parallel": "tensor sequence parallel",
   throughput: "tokens", cheatsheet: "cheat sheet", moes: "experts",
 }
 
 const ALONE = { all_reduce: "all_reduce cheat sheet" } // it's on every second page
+
+const TITLED = 900 // what a page's title is worth, next to the weights: shared by its words
 
 /** A query in the course's words: other names of things, and the spellings of NCCL and MPI (allreduce -> all_reduce). */
 function inOurWords(query) {
@@ -25,7 +27,9 @@ var Scorer = (() => {
     score: ([docname, title, anchor, descr, score]) => {
       words ??= splitQuery(query.toLowerCase()).map(word => new Stemmer().stemWord(word))
       const known = WEIGHTS[docname] ?? {}
-      return words.reduce((sum, word) => sum + (known[word] ?? 0), 0) + score // which decides between equals alone
+      const named = splitQuery(title.toLowerCase()).map(word => new Stemmer().stemWord(word))
+      const worth = word => (known[word] ?? 0) + (named.includes(word) ? TITLED / Math.max(3, named.length) : 0)
+      return words.reduce((sum, word) => sum + worth(word), 0) + score // which decides between equals alone
     },
     objNameMatch: 11, objPartialMatch: 6, objPrio: { 0: 15, 1: 5, 2: -5 }, objPrioDefault: 0,
     title: 15, partialTitle: 7, term: 5, partialTerm: 2,

@@ -1,8 +1,9 @@
-// planner() on a page: Python comes with the first move, and plans there as it does in a notebook.
+// planner() on a page: Python comes when it is seen, and plans there.
 
 function planner(el, data, address) {
   let was = Object.fromEntries(data.controls.map(control => [control.name, control.at]))
   const now = { ...data.now, words: `${data.now.words}. The first move loads Python, ${Math.round(data.weighs / 1e6)} MB.` }
+  whenSeen(el, () => python.begin(() => {}))
   panel(el, { ...data, now }, { address }, async (at, say) => {
     const answer = await python.ask({ planned: [data.asked, was, at] }, loaded => say(loading(loaded, data.weighs)))
     if (answer.possible) was = at

@@ -9,7 +9,7 @@ const FRAGMENT = "#code=" // of a link that holds a cell: its place and its text
 function runnable(el, data) {
   const root = frame(el, WRITE + RUNNABLE_STYLE), memory = remembered(data.place), solved = remembered(`solved ${data.notebook}`)
   const keep = text => memory.set(text === data.source ? undefined : text)
-  const code = editor(data.name, keep, judge, () => SERVED && python.prepare({ cell: null }, () => {}).catch(() => {}))
+  const load = () => SERVED && python.prepare({ cell: null }, () => {}).catch(() => {}), code = editor(data.name, keep, judge, load)
   const says = h("div", { role: "status" }), out = h("div", { class: "outputs" }), count = h("span", { class: "soft count" })
   const meter = h("progress", { max: data.weighs, value: 0, "aria-label": "loading Python", hidden: true })
   const run = h("button", { class: "primary", onclick: judge }, "Run")
@@ -22,8 +22,9 @@ function runnable(el, data) {
   RUNNABLE.push({ notebook: data.notebook, recount })
   recount()
   opened()
+  whenSeen(el, load)
 
-  /** The first visit to the field selects the line that is to be written: typing replaces it. */
+  /** The first visit to the field selects the line to be written. */
   function select() {
     const at = code.text().indexOf("raise NotImplementedError()")
     if (at < 0 || code.field.dataset.visited) return
@@ -34,14 +35,14 @@ function runnable(el, data) {
     })
   }
 
-  /** What the link to this page holds, if it is of this cell. */
+  /** What the link holds, if it is of this cell. */
   async function opened() {
     if (!location.hash.startsWith(FRAGMENT)) return
     const [place, packed] = location.hash.slice(FRAGMENT.length).split(":")
     if (decodeURIComponent(place) !== data.name || !packed) return
     try {
       code.fill(await unpack(packed))
-      says.textContent = "This is the code of the link. What you wrote here before is kept until you change it."
+      says.textContent = "This is the code of the link. What you wrote before is kept until you change it."
     } catch {
       says.textContent = "The link is damaged: its code cannot be read."
     }
@@ -55,7 +56,7 @@ function runnable(el, data) {
       await navigator.clipboard.writeText(address)
       says.textContent = "The link is copied: it opens this page with your code."
     } catch {
-      says.textContent = "The page's address is now the link: it opens this page with your code."
+      says.textContent = "The address is now that link."
     }
   }
 
@@ -94,7 +95,7 @@ function runnable(el, data) {
     code.renumber(result.line)
     for (const stored of recorded) stored.remove()
     says.replaceChildren(result.failure ? message(result.failure) : "")
-    if (!result.failure && !result.outputs.length) says.textContent = "Done: it defines what the next cells use."
+    if (!result.failure && !result.outputs.length) says.textContent = "Done: it defines what next cells use."
     out.replaceChildren(...result.outputs.flatMap(({ text, words, picture: image }) => [
       ...(text ? [h("pre", { class: "text" }, text)] : []),
       ...(image ? [picture(image)] : []),
@@ -119,13 +120,13 @@ function runnable(el, data) {
   }
 }
 
-/** The elements after one, in its parent. */
+/** The elements after one. */
 function following(element) {
   const found = [...element.parentElement.children]
   return element.closest(".cell_output") ? found.slice(found.indexOf(element) + 1).filter(part => part.tagName !== "SCRIPT") : []
 }
 
-/** Text as a link holds it. */
+/** For a link. */
 async function pack(text) {
   const squeezed = new Blob([text]).stream().pipeThrough(new CompressionStream("deflate-raw"))
   const bytes = new Uint8Array(await new Response(squeezed).arrayBuffer())
