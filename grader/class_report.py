@@ -51,7 +51,7 @@ def write_all(report: ReportFolder, people: list[Student], gradings: list[Gradin
     write(folder / "scores.csv", _csv(people))
     pages = {student.name: student.page for student in people}
     submissions = [one.data() | {"page": pages[one.student]} for one in gradings]
-    submissions = [{k: one[k] for k in one.keys() - {"pictures", "pieces"}} for one in submissions]
+    submissions = [{k: row[k] for k in row.keys() - {"pictures", "pieces"}} for row in submissions]
     whole = {"grading": report.settings, "statistics": summary(people), "submissions": submissions}
     write(folder / "report.json", json.dumps(whole, indent=1, sort_keys=True) + "\n")
     write(folder / "junit.xml", rendered("junit.xml", people=people))
@@ -73,8 +73,9 @@ def _returned(folder: Path, people: list[Student]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in people:
-            own = (one.file for one in student.gradings if one.student == student.name)  # not what a partner handed in
-            first, *rest = PurePath(next(own, student.page.partition("/")[2])).parts
+            # What a partner handed in is named after the partner.
+            answers = (grading.file for grading in student.gradings if grading.student == student.name)
+            first, *rest = PurePath(next(answers, student.page.partition("/")[2])).parts
             name = f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"
             page = zipfile.ZipInfo(printable(name))  # without a time, so the same pages give the same archive
             page.compress_type = zipfile.ZIP_DEFLATED

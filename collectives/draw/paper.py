@@ -27,7 +27,7 @@ def pdf(picture: Picture) -> bytes:
     middle = Affine2D().translate(beside * DOTS, below * DOTS)
     for artist in picture.artists:
         artist.set_transform(artist.get_transform() + middle)
-    made, paper = BytesIO(), Bbox([[0, 0], [paper_high / A4, paper_high]])
-    nothing = dict.fromkeys(("CreationDate", "Producer", "Creator"))
-    picture.savefig(made, format="pdf", bbox_inches=paper, metadata=nothing)
-    return made.getvalue()
+    file, paper = BytesIO(), Bbox([[0, 0], [paper_high / A4, paper_high]])
+    metadata = dict.fromkeys(("CreationDate", "Producer", "Creator"))
+    picture.savefig(file, format="pdf", bbox_inches=paper, metadata=metadata)
+    return file.getvalue()

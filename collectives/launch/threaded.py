@@ -111,19 +111,19 @@ class PretendedWork(torch_private.HasSource, dist.Work):
     def _deliver(self) -> tuple[list, Settled] | None:
         """Fill the tensors that belong to the call. Returns a list that now holds what all ranks get."""
         self._done, world, outputs = True, self._rank.world, self._outputs
-        self._outputs = same = None
+        self._outputs = copies = None
         result = world.result(self._event)
         if result is not None and outputs is not None:
             with torch_private.NoModes(), torch.no_grad():
                 if isinstance(outputs, list):
                     world.memory.write_all(outputs, result)
                     if settled := world.shared(self._event, result, outputs):
-                        same = outputs, settled
+                        copies = outputs, settled
                 else:
                     joined = world.joined(self._event, result) if isinstance(result, list) else result
                     world.memory.write(outputs, joined)
         world.delivered(self._event)
-        return same
+        return copies
 
     def exception(self) -> None:
         return None

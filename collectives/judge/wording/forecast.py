@@ -34,9 +34,9 @@ def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]])
     if not all(call.is_complete for call in calls):
         raise ValueError("this run lacks calls, so how it would go elsewhere isn't known.")
     found = forecast(events)
-    told = [*_hang(found), *(wrap(_crossed(call)) for call in found.crossed)] or [_ENDS]
+    sentences = [*_hang(found), *(wrap(_crossed(call)) for call in found.crossed)] or [_ENDS]
     left_out = any(event.op in ON_WINDOWS for of_rank in events for event in of_rank)
-    return "\n".join([*told, *([wrap(_WINDOWS)] if left_out else [])])
+    return "\n".join([*sentences, *([wrap(_WINDOWS)] if left_out else [])])
 
 
 def _hang(found: Forecast) -> list[str]:

@@ -68,10 +68,10 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
         found.runs = []
         parts = _of_run(found, machine)
         found.said = [*found.overlaps, *found.said]
-    said = "\n".join(found.said)
+    notes = "\n".join(found.said)
     if not parts:
-        raise ValueError(f"nothing under {', '.join(map(str, paths))} can be explained.\n{said}".rstrip())
-    return "\n\n".join([*parts, *[said] * bool(said)])
+        raise ValueError(f"nothing under {', '.join(map(str, paths))} can be explained.\n{notes}".rstrip())
+    return "\n\n".join([*parts, *[notes] * bool(notes)])
 
 
 def _of_runs(paths: Sequence[str | Path], all_runs: Evidence, machine: str | None) -> list[str]:

@@ -380,11 +380,11 @@ class Ras:
             late |= {ranks[number] for number, n in group.of.items() if n == min(group.counts)}
             ahead[group.name] |= {ranks[number] for number, n in group.of.items() if n > min(group.counts)}
         first = late.difference(*ahead.values())
-        if first and (held := late - first):
-            names = [name for name, ranks in ahead.items() if ranks & held]
+        if first and (blocked := late - first):
+            names = [name for name, ranks in ahead.items() if ranks & blocked]
             hosts = sorted({self.hosts[rank] for rank in first})
             where = f"communicator{'s' * (len(names) > 1)} {listed(names)}"
-            yield f"Start with {few(first)}, on {listed(hosts)}: {few(held)}, late as well, {'is' if len(held) == 1 else 'are'} ahead in {where}, and waiting there, it seems."
+            yield f"Start with {few(first)}, on {listed(hosts)}: {few(blocked)}, late as well, {'is' if len(blocked) == 1 else 'are'} ahead in {where}, and waiting there, it seems."
 
     def _differ(self, group: Group, before: Group | None) -> Iterator[str]:
         behind, ahead = min(group.counts), max(group.counts)
@@ -419,8 +419,8 @@ class Ras:
 
 def _are_swapped(group: Group, twin: Group) -> bool:
     """Whether the ranks that are behind in an operation are ahead in a different one, by as many."""
-    late, early = ({rank for rank in each.listed if each.of.get(rank) == n} for each, n in ((group, min(group.counts)), (twin, max(twin.counts))))
-    apart = {max(each.counts) - min(each.counts) for each in (group, twin)}
+    late, early = ({rank for rank in counted.listed if counted.of.get(rank) == n} for counted, n in ((group, min(group.counts)), (twin, max(twin.counts))))
+    apart = {max(counted.counts) - min(counted.counts) for counted in (group, twin)}
     return group.name == twin.name and {len(group.counts), len(twin.counts)} == {2} and len(apart) == 1 and set(group.listed) == set(twin.listed) and late == early
 
 
