@@ -323,8 +323,8 @@ class Session:
             for line in text.splitlines():
                 print(f"[{rank}] {line}")
         results, unreadable = self._returns.unpack()
-        events, more = self._monitor.events, (self._name, self._unix, self._monitor.losses, self._monitor.caught)
-        run = Run(self._n, results, events, printed, self._seconds, *self._returns.bytes, *more)
+        log, name, unix, bytes_ = self._monitor, self._name, self._unix, self._returns.bytes
+        run = Run(self._n, results, log.events, printed, self._seconds, *bytes_, name, unix, log.losses, log.caught)
         verdict = self._verdict
         if interrupted:
             verdict = Interruption(world_size=self._n, standing=self._monitor.standing, began=self._handed_out)

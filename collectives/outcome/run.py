@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 from itertools import chain
-from typing import Any, Mapping
+from typing import Any, Mapping, Sequence
 
 import torch
 
@@ -34,7 +34,7 @@ class Run:
     name: str = "fn"  # of the function that ran
     began: float = 0.0  # second 0 of its events' times, as Unix time; 0: not known
     losses: Mapping[int, str] = field(default_factory=dict)  # see run's may_lose. By rank, how: "was killed by SIGKILL"
-    caught: list[Mapping] = field(default_factory=list)  # per rank: by place, the latest exception that fn caught there
+    caught: Sequence[Mapping] = field(default_factory=list)  # per rank: by place, the latest exception that fn caught there
 
     @property
     def calls(self) -> list[Call]:

@@ -72,6 +72,11 @@ class Collected:
             return True
         return False
 
+    @property
+    def lacks_gpus(self) -> bool:
+        """Whether hosts have no program that asks GPUs, and so, in all likelihood, no GPU."""
+        return any("nvidia-smi: not found" in text for text in self.missing)
+
     def sentences(self) -> Iterator[str]:
         """A sentence for each state in which a process makes no progress."""
         for letter, what in STATES.items():

@@ -56,9 +56,8 @@ def verdict(evidence: Evidence) -> list[str]:
     if not (judged and job and evidence.ras.is_whole and job.is_partial):
         further += evidence.ras.sentences()
     further += evidence.collected.sentences()
-    further += evidence.stacks.sentences(
-        job.world_size if job and job.is_stated else 0, evidence.host_map.of_file, job.is_on_gpu if job else None
-    )
+    on_gpu = job.is_on_gpu if job else False if evidence.collected.lacks_gpus else None
+    further += evidence.stacks.sentences(job.world_size if job and job.is_stated else 0, evidence.host_map.of_file, on_gpu)
     further += [*first.hosts(), *evidence.launches.sentences(evidence.host_map), *evidence.counters.sentences(evidence.host_map), *evidence.failures.consequences()]
     paragraphs = []
     if judged and job:
