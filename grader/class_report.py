@@ -73,7 +73,7 @@ def _returned(folder: Path, people: list[Student]) -> bytes:
     content = io.BytesIO()
     with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
         for student in people:
-            # What a partner handed in is named after the partner.
+            # A partner's file is named after the partner.
             answers = (grading.file for grading in student.gradings if grading.student == student.name)
             first, *rest = PurePath(next(answers, student.page.partition("/")[2])).parts
             name = f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"
