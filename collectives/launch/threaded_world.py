@@ -31,8 +31,8 @@ class TorchValues(TensorValues):
         x.data.copy_(source.reshape(x.shape))  # which autograd doesn't notice, as it doesn't notice gloo
 
     def write_all(self, outputs: list, parts: Sequence[Any]) -> None:
-        parts = [part if part.shape == x.shape else part.reshape(x.shape) for x, part in zip(outputs, parts)]
-        torch._foreach_copy_([x.data for x in outputs], parts)
+        for x, part in zip(outputs, parts):
+            self.write(x, part)
 
     def join(self, parts: Sequence[Any]) -> torch.Tensor:
         return torch.cat([part.reshape(-1) for part in parts])

@@ -134,10 +134,12 @@ def idling(rank, messages):
     work = dist.all_reduce(torch.ones(1), async_op=True)
     work.get_future().wait()
     from collectives.rank import kernel
+    from collectives.rank.idle import Idle
 
     tracer = kernel.recorder.__self__
-    tracer.idle.start()
-    return tracer.idle._started
+    idle = tracer.idle or Idle(tracer)  # there is none yet where the call was complete at once
+    idle.start()
+    return idle._started
 
 
 def observing(rank, messages):
