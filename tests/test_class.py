@@ -89,6 +89,7 @@ def test_a_file_handed_in_later_is_graded_by_the_same_command_and_nothing_twice(
     assert points(out) == {"ann": 0, "bob": 3} and first.items() <= kept(out).items() and len(kept(out)) == 3
 
 
+@pytest.mark.slow
 def test_a_regrading_counts_the_same_exercises_and_gives_back_every_page(tmp_path):
     """Whoever handed in nothing, and has points by hand, has a page too."""
     folder, out, listed = hand_in(tmp_path / "class", ann=None), tmp_path / "report", tmp_path / "class.csv"
@@ -412,6 +413,7 @@ def test_a_progress_file_edited_by_hand_does_not_stop_the_learner(tmp_path, cont
     assert progress.remember(MEAN, 2, 3, file)["best"] == 2 and len(progress.predictions(file)) == 1
 
 
+@pytest.mark.slow
 def test_points_that_cannot_be_remembered_are_still_told(tmp_path):
     (tmp_path / "mine.ipynb").write_text(answered("def distributed_mean(x): pass)"))  # a slip: nothing has to run
     done = subprocess.run(

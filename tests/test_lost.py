@@ -138,6 +138,7 @@ def test_a_mistake_before_any_loss_is_still_judged():
         run(parted, world_size=2, may_lose=1)
 
 
+@pytest.mark.slow
 def test_a_rank_that_is_stopped_and_one_that_waits_for_it_without_a_limit_are_out_of_time():
     def waits():
         if dist.get_rank() == 1:

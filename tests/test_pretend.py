@@ -145,6 +145,7 @@ def halves():
     dist.all_reduce(torch.ones(4 + dist.get_rank() % 2))
 
 
+@pytest.mark.slow
 def test_a_verdict_on_a_thousand_ranks_fits_a_screen():
     """In a table of as many rows, the odd ones stay."""
     with pytest.raises(Stuck) as error:

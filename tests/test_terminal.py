@@ -103,6 +103,7 @@ def test_what_kills_the_caller_ends_its_nodes(tmp_path):
     assert len(left) == 2 and alive == []
 
 
+@pytest.mark.slow
 def test_a_script_that_takes_too_long_is_ended_and_what_it_printed_last_is_told(tmp_path):
     with waiting(tmp_path, ranks=1) as (script, when_all_wait):
         child = "import subprocess, sys\nsubprocess.run([sys.executable, '-c', {!r}], start_new_session=True)"
