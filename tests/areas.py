@@ -79,7 +79,7 @@ AREAS = {
     "tools/publish.py": ("test_publish",),
     "tools/renew.py": ("test_publish",),
     "tools/licenses.py": ("test_publish",),
-    "tools/*": ("test_environment", "test_slides", "test_notebooks", "test_exercises", "test_calibrate", *SITE),
+    "tools/*": ("test_environment", "test_slides", "test_teachers", "test_notebooks", "test_exercises", "test_calibrate", *SITE),
     "collectives/machines/*": PRICES,
     "collectives/cost/*": PRICES,
     "collectives/planner/*": (*PRICES, *SITE),

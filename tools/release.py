@@ -1,7 +1,8 @@
-"""Makes exercises/ from solutions/:   python -m tools.release [--force]     (make exercises)
+"""Makes exercises/ from solutions/:   python -m tools.release [--force] [--handout FOLDER]     (make exercises)
 
 The same cells without answers and outputs, see exercise/notebook.py.  An exercise that somebody has worked in is left
-alone, unless --force.  Exercises of one's own (COURSE_TASKS=folder) go to `exercises` in their folder.  Nothing is made while a file of exercises/tasks/ has faults: `problems` lists them.
+alone, unless --force.  With --handout, all go to FOLDER instead, without their hints.  Exercises of one's own
+(COURSE_TASKS=folder) go to `exercises` in their folder.  Nothing is made while a file of exercises/tasks/ has faults: `problems` lists them.
 """
 
 import re
@@ -23,6 +24,7 @@ from helpers.exercise.tasks import EXERCISES, PRACTICE
 
 ASPECTS = {"values", "inputs", "waits", "calls", "traffic", "Mismatch", "RankFailed", "Stuck"}  # of a task's thoughts
 LIMITS = {field.name for field in fields(Budget)}
+HINTS = re.compile(r"(## Hints\n(?:(?!<details>).)*)?<details>\s*<summary>Hint \d.*?</details>\s*", re.DOTALL)
 
 
 def problems() -> list[str]:
@@ -107,11 +109,25 @@ def is_worked_in(path: Path, wanted: NotebookNode) -> bool:
     return any(unlike) or any(cell.get("execution_count") for cell in notebook.cells)
 
 
+def without_hints(exercise: NotebookNode) -> NotebookNode:
+    """The same exercise without its folded hints, and without a cell that held nothing else."""
+    made = nbformat.from_dict(exercise)
+    for cell in made.cells:
+        if cell.cell_type == "markdown":
+            cell.source = HINTS.sub("", cell.source).rstrip()
+    made.cells = [cell for cell in made.cells if cell.source or cell.cell_type == "code"]
+    return made
+
+
 def text(notebook: NotebookNode) -> str:
     return nbformat.writes(notebook) + "\n"
 
 
 def main(arguments: list[str]) -> int:
+    handout = arguments[arguments.index("--handout") + 1 :][:1] if "--handout" in arguments else None
+    if handout == [] or handout and handout[0].startswith("-"):
+        print("Name a folder: python -m tools.release --handout handout", file=sys.stderr)
+        return 2
     if wrong := problems():
         print(*wrong, sep="\n", file=sys.stderr)
         return 1
@@ -119,7 +135,9 @@ def main(arguments: list[str]) -> int:
     for name in exercises():
         exercise, own = without_solution(pristine(name)), solution(name).parent
         path = (course.EXERCISES if own == course.SOLUTIONS else own / "exercises") / f"{name}.ipynb"
-        path.parent.mkdir(exist_ok=True)
+        if handout:
+            exercise, path = without_hints(exercise), Path(handout[0]) / path.name
+        path.parent.mkdir(parents=True, exist_ok=True)
         before = path.read_text(encoding="utf-8") if path.exists() else None
         if before == text(exercise):
             print(f"{path.name}: as before")
