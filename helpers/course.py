@@ -5,6 +5,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOKS, EXERCISES, SOLUTIONS = ROOT / "notebooks", ROOT / "exercises", ROOT / "solutions"
+TRAINER = NOTEBOOKS / "trainer"  # a program of its own, whose files import each other
 TASKS = EXERCISES / "tasks"  # a Python file for each exercise
 OWN_FOLDER = (
     "COURSE_TASKS"  # environment variable: a folder of further exercises, a solved notebook and a Python file for each

@@ -24,7 +24,7 @@ CEILINGS = {
     "collectives/draw": 1_796,
     "collectives/figures": 674,
     "collectives/judge": 3_535,
-    "collectives/launch": 3_687,
+    "collectives/launch": 3_684,
     "collectives/log": 1_685,
     "collectives/machines": 940,
     "collectives/outcome": 252,
@@ -36,8 +36,8 @@ CEILINGS = {
     "collectives/train": 2_214,
     "collectives/watch": 11_109,
     "grader": 4_150,
-    "helpers": 5_587,
-    "tools": 3_181,
+    "helpers": 5_585,
+    "tools": 3_180,
 }
 
 

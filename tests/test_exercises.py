@@ -71,8 +71,9 @@ def few_sizes(monkeypatch, request):
 def cases(table, answer_of):
     """Each task's first answer by `make test`, an eighth of the others at each push, all at night.
 
-    Of every third chapter's short tasks, `make test` takes the first, and each push a third; a short task's own answer, the one folded in its
-    chapter, is judged below. The sandbox judges others (test_score.py): both go through the same judge.
+    Of every third chapter's short tasks, `make test` takes the first, and each push a third; a short task's own answer,
+    the one folded in its chapter, is judged below. The sandbox judges others (test_score.py): both go through the same
+    judge.
     """
     later = {task.name for tasks in PRACTICE.values() for task in tasks} - set(QUICK_PRACTICE)
     return [

@@ -85,7 +85,7 @@ def answers(chapter):
     return {name: text for block in blocks for name, text in definitions(block).items()}
 
 
-FILES = sorted(swap.TRAINER.glob("*.py"))
+FILES = sorted(course.TRAINER.glob("*.py"))
 TRAINERS = {name: text for path in FILES for name, text in definitions(path.read_text()).items()}
 OF_THE_BOOK = {  # the chapters' own model, which reads "Alice", and its batches
     "Attention", "Block", "Head", "MLP", "batch", "decoder", "flatten", "initialise", "loss_of", "turned",
@@ -174,7 +174,7 @@ def test_a_copy_has_the_functions_that_have_passed_with_their_imports_and_ours_o
     folder = written(RIGHT) / "copy"
     swapped = swap.swap(folder)
     assert {part.name for part, is_theirs in swapped.items() if is_theirs} == set(RIGHT)
-    assert {path.name for path in folder.iterdir()} == {path.name for path in swap.TRAINER.iterdir()} - {"__pycache__"}
+    assert {path.name for path in folder.iterdir()} == {path.name for path in course.TRAINER.iterdir()} - {"__pycache__"}
     for part in swapped:
         text, name = (folder / part.file).read_text(), part.name
         assert definitions(text)[name] == definitions(RIGHT[name])[name] if name in RIGHT else TRAINERS[name]

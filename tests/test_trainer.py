@@ -17,6 +17,7 @@ import torch.distributed as dist
 
 from collectives import run
 from collectives.log.traffic import count
+from helpers.course import TRAINER
 from helpers.trainer.meshes import (
     DIMENSIONS,
     SAMPLE,
@@ -30,10 +31,8 @@ from helpers.trainer.meshes import (
     options_of,
     resume,
 )
-from helpers.trainer.swap import TRAINER
 from tests.sampling import one_in, spread, when
 
-sys.path.append(str(TRAINER))
 FILES = sorted(TRAINER.glob("*.py"))
 
 

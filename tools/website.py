@@ -51,8 +51,7 @@ PAGES = (
 )
 EXAMPLE = ROOT / "tests" / "corpus" / "nccl" / "absent.log"  # of a job that hung
 LOST_PAGE = """# There is no such page
-The search on the left knows all pages, and
-[the first page](index.md) shows the way to each.
+The search on the left knows all pages, and [the first page](index.md) shows the way to each.
 """  # what a host shows for an address that the site doesn't have
 CELLS = "collectives-cells.js"  # the script of a page with cells that run there, or logs that are explained
 WITH_CELLS = (*RUNNABLE, "README", "index", "explain_a_log")
@@ -365,7 +364,7 @@ def with_runnable(text: str, page: Path, figures: Figures, most: int | None = No
 
 def plays(page: Path, weighs: int | None = None) -> str:
     """A line for readers without a kernel: the parts that work here, and where the cells run."""
-    notebook = f"{page.parent}/{page.stem.partition('-')[0]}.ipynb"
+    notebook = f"{page.parent}/{page.stem}.ipynb"
     words = "Recorded runs, predictions, and sliders play on this page. To run and change the cells yourself, "
     if weighs and page.stem in RUNNABLE:
         words = "Change a cell on this page and run it: Python in your browser pretends its ranks, one after the other. For real processes, "

@@ -116,7 +116,8 @@ class PretendedWork(torch_private.HasSource, dist.Work):
         if result is not None and outputs is not None:
             with torch_private.NoModes(), torch.no_grad():
                 if isinstance(outputs, list):
-                    world.memory.write_all(outputs, result)
+                    for x, part in zip(outputs, result):
+                        world.memory.write(x, part)
                     if settled := world.shared(self._event, result, outputs):
                         copies = outputs, settled
                 else:

@@ -30,10 +30,6 @@ class TorchValues(TensorValues):
     def write(self, x: Any, source: Any) -> None:
         x.data.copy_(source.reshape(x.shape))  # which autograd doesn't notice, as it doesn't notice gloo
 
-    def write_all(self, outputs: list, parts: Sequence[Any]) -> None:
-        for x, part in zip(outputs, parts):
-            self.write(x, part)
-
     def join(self, parts: Sequence[Any]) -> torch.Tensor:
         return torch.cat([part.reshape(-1) for part in parts])
 

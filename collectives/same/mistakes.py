@@ -203,9 +203,9 @@ def _fits_passes(difference: Difference, tolerance: float) -> tuple[list[list[fl
         return None
     columns = [passes[rank][k].view_as(difference.whole) for k in range(count) for rank in range(n)]
     needs = combination(columns, difference.whole, tolerance)
-    has = needs and combination(columns, difference.gradients[0], tolerance)
-    by_pass = [[c[k : k + n] for k in range(0, len(c), n)] for c in (needs, has)] if has else None
-    return by_pass and tuple(by_pass)
+    if not needs or not (has := combination(columns, difference.gradients[0], tolerance)):
+        return None
+    return tuple([c[k : k + n] for k in range(0, len(c), n)] for c in (needs, has))
 
 
 def _weights_of_passes(difference: Difference, tolerance: float) -> str | None:

@@ -13,11 +13,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from .. import course
+from ..course import TRAINER
 from .decoder import decoder, initialise, loss_of
 from .training import adam
 
-sys.path.append(str(course.NOTEBOOKS / "trainer"))
+sys.path.append(str(TRAINER))
 
 Group = dist.ProcessGroup | None
 

@@ -13,8 +13,9 @@ from pathlib import Path
 
 from collectives.outcome.errors import RunError
 
+from ..course import TRAINER
 from .meshes import SAMPLE, compare, compare_islands, label, resume
-from .swap import TRAINER, swap
+from .swap import swap
 
 
 def main() -> int:

@@ -12,7 +12,9 @@ import torch
 
 from collectives import run
 
-from .swap import TRAINER
+from ..course import TRAINER
+
+sys.path.append(str(TRAINER))
 
 DIMENSIONS = ("pp", "dp", "fs", "ep", "cp", "tp")
 TEXT = str(TRAINER / "train.py")
@@ -79,8 +81,6 @@ def trained(cases, path, steps=STEPS, folder=None):
 @functools.cache
 def alone(experts, rows, steps=STEPS):
     """The same by one process: the course's model, autograd and torch's optimizer, and nothing else of the trainer."""
-    if str(TRAINER) not in sys.path:
-        sys.path.append(str(TRAINER))
     from config import Config
     from data import batch, load_text
     from model import decoder, loss_of
@@ -155,8 +155,6 @@ ISLANDS = dict(SMALL, rows=16, steps=5, islands=2, talk=2, fragments=2, outer_lr
 
 def islands_in_turn():
     """The lines that each island prints, from one process: torch's AdamW within an island, and its SGD for the outer step."""
-    if str(TRAINER) not in sys.path:
-        sys.path.append(str(TRAINER))
     from config import Config
     from data import batch, load_text
     from model import decoder, loss_of

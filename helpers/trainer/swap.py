@@ -11,8 +11,6 @@ from typing import NamedTuple
 from .. import course, progress
 from ..exercise.tasks import PRACTICE
 
-TRAINER = course.NOTEBOOKS / "trainer"
-
 
 class TrainerTask(NamedTuple):
     """A function of the trainer that a chapter's short task asks for."""
@@ -24,7 +22,7 @@ class TrainerTask(NamedTuple):
 
 def parts() -> list[TrainerTask]:
     """All such functions, in the order of the chapters."""
-    files = {name: path.name for path in sorted(TRAINER.glob("*.py")) for name in functions(path.read_text())}
+    files = {name: path.name for path in sorted(course.TRAINER.glob("*.py")) for name in functions(path.read_text())}
     tasks = [(task.name, chapter) for chapter, tasks in PRACTICE.items() for task in tasks]
     return [TrainerTask(name, chapter, files[name]) for name, chapter in tasks if name in files]
 
@@ -36,7 +34,7 @@ def functions(source: str) -> dict[str, ast.FunctionDef]:
 
 def swap(folder: Path) -> dict[TrainerTask, bool]:
     """Write the trainer to a folder, with the learner's functions that have passed their checks; which these are."""
-    shutil.copytree(TRAINER, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copytree(course.TRAINER, folder, ignore=shutil.ignore_patterns("__pycache__"))
     passed, swapped = progress.practice(), {}
     for part in parts():
         cell = answer(part) if part.name in passed.get(part.chapter, ()) else None

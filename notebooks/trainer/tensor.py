@@ -97,6 +97,7 @@ def cut_block(block, group, enter=Copy, leave=Sum):
         dim = cut_of(f"{name}.weight")
         if dim is not None:
             shard_linear(module, dim, group)
+    # A router takes whole positions itself with Copy; with Gather, its gradient is a partial sum, as a norm's.
     for part in (block.attention, block.mlp.experts if isinstance(block.mlp, MoE) and enter is Copy else block.mlp):
         part.register_forward_pre_hook(lambda module, inputs: (enter.apply(inputs[0], group), *inputs[1:]))
         part.register_forward_hook(lambda module, inputs, output: leave.apply(output, group))

@@ -101,7 +101,7 @@ def test_a_division_is_planned_by_the_library_on_the_page(chrome, site, address)
     pages = [file for file in site.glob("notebooks/21_*.html") if '"kind":"planner"' in file.read_text("utf-8")]
     page.goto(f"{address}/notebooks/{pages[0].name}")
     figure = page.locator(".live.planner .collectives")
-    figure.get_by_text("The first move loads Python").wait_for()
+    figure.get_by_text("A move needs Python").wait_for()
     figure.get_by_label("tensor", exact=True).press("ArrowLeft")
     figure.get_by_text("(before: 512 GPUs").wait_for(timeout=3 * PATIENCE)  # Python starts
     figure.get_by_text("data 16, tensor 4, pipeline 4 x 5 on 256 x H100").wait_for()

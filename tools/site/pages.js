@@ -47,7 +47,7 @@ function toSought() {
 }
 
 /** Do it once a figure has been in view for a second, where it costs little: on a computer, unless it is to save data. */
-function whenSeen(figure, does) {
+function prefetch(figure, does) {
   if (!matchMedia("(hover: hover)").matches || navigator.connection?.saveData) return
   let soon
   new IntersectionObserver(([seen], watching) => {

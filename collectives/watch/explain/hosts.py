@@ -177,7 +177,7 @@ class HostEvents:
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host", b"nfs: server",
         b"Lustre", b"ceph: ", b"Running ", b"Terminating ", b"DPC: ", b"fabric manager", b"Failed with result", b"Failed to start", b"State  ", b"shmem:",
-        b"ssh ", b"]# ", b"]$ ", b"Mem: ", b" Error ", b"rcu_sched",
+        b"ssh ", b"]# ", b"]$ ", b"Mem: ", b" Error ",
     )  # fmt: skip
     inner: tuple[bytes, ...] = ()
     events: list[HostEvent] = field(default_factory=list)

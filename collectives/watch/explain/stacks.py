@@ -177,7 +177,7 @@ class Stacks:
                 found[stack.rank].append(stack)
         return dict(sorted(found.items()))
 
-    def sentences(self, world: int = 0, host_of: Callable[[str], str] = str, on_gpu: bool = False) -> Iterator[str]:
+    def sentences(self, world: int = 0, host_of: Callable[[str], str] = str, on_gpu: bool | None = False) -> Iterator[str]:
         """The ranks that are in no collective first, then the ones that wait.  on_gpu: whether NCCL makes the collectives; None if that is unknown."""
         ranks = self.by_rank()
         unknown = [stack for stack in self.all if stack.is_rank and stack.rank is None]

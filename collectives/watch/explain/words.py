@@ -31,6 +31,7 @@ COLLECT = {
 }
 NAME_LENGTH = 12  # characters of a group's name, which may be a hash
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
+PYSPY_EACH = "see their logs, and, if they are still there, their stacks (`py-spy dump --pid ...`)"
 
 
 def explained(
@@ -312,8 +313,7 @@ def _of_absent(names: Names, cause: Cause, named: bool) -> list[str]:
 
 def _to_absent(names: Names, causes: Sequence[Cause]) -> list[str]:
     elsewhere = [rank for cause in causes if not cause.slip for rank in cause.ranks]
-    they = "It is" if len(elsewhere) == 1 else "They are"
-    see = PYSPY if len(elsewhere) == 1 else PYSPY.replace("its log", "their logs").replace("it is", "they are").replace("its stack", "their stacks")
+    they, see = ("It is", PYSPY) if len(elsewhere) == 1 else ("They are", PYSPY_EACH)
     return [f"{they} running something else, outside any recorded call: {see}."] if elsewhere else []
 
 

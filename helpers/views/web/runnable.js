@@ -22,7 +22,7 @@ function runnable(el, data) {
   RUNNABLE.push({ notebook: data.notebook, recount })
   recount()
   opened()
-  whenSeen(el, load)
+  prefetch(el, load) // of pages.js
 
   /** The first visit to the field selects the line to be written. */
   function select() {
@@ -56,7 +56,7 @@ function runnable(el, data) {
       await navigator.clipboard.writeText(address)
       says.textContent = "The link is copied: it opens this page with your code."
     } catch {
-      says.textContent = "The address is now that link."
+      says.textContent = "The address is now the link."
     }
   }
 
@@ -95,7 +95,7 @@ function runnable(el, data) {
     code.renumber(result.line)
     for (const stored of recorded) stored.remove()
     says.replaceChildren(result.failure ? message(result.failure) : "")
-    if (!result.failure && !result.outputs.length) says.textContent = "Done: it defines what next cells use."
+    if (!result.failure && !result.outputs.length) says.textContent = "Done: it defines what the next cells use."
     out.replaceChildren(...result.outputs.flatMap(({ text, words, picture: image }) => [
       ...(text ? [h("pre", { class: "text" }, text)] : []),
       ...(image ? [picture(image)] : []),
