@@ -101,11 +101,13 @@ def test_python_loads_by_itself_only_where_that_costs_little(chrome, site, addre
     context = chrome.browser.new_context(viewport={"width": 390, "height": 844}, is_mobile=is_phone, has_touch=is_phone)
     page = context.new_page()
     page.clock.install()
-    page.add_init_script("let made = 0; Worker = class extends Worker { constructor(...of) { super(...of); made += 1 } }")
+    page.add_init_script(
+        "globalThis.workers = 0; globalThis.Worker = class extends Worker { constructor(...given) { super(...given); workers++ } }"
+    )
     page.goto(f"{address}/notebooks/00_start_here.html")
     cell = page.locator(".live.runnable").first
     cell.scroll_into_view_if_needed()
     cell.evaluate("e => new Promise(done => new IntersectionObserver(([now]) => now.isIntersecting && done()).observe(e))")
     page.clock.run_for(5000)
-    assert page.evaluate("made") == (not is_phone)
+    assert page.evaluate("workers") == (not is_phone)
     context.close()
