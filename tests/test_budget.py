@@ -17,14 +17,14 @@ SPINE = (
 MOST_OF_SPINE = 2_094
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
-    "collectives/algorithms": 2_884,
+    "collectives/algorithms": 2_908,
     "collectives/calibrate": 495,
     "collectives/collect": 245,
     "collectives/cost": 1_494,
     "collectives/draw": 1_796,
     "collectives/figures": 674,
     "collectives/judge": 3_535,
-    "collectives/launch": 3_684,
+    "collectives/launch": 3_686,
     "collectives/log": 1_685,
     "collectives/machines": 940,
     "collectives/outcome": 252,

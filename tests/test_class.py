@@ -296,6 +296,7 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
 # --- what is kept -------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 def test_a_grade_is_kept_only_while_nothing_that_made_it_has_changed(tmp_path, monkeypatch):
     sources = *(course.ROOT / name for name in ("collectives", "helpers", "grader")), course.TASKS, course.SOLUTIONS
     copies = [tmp_path / source.name for source in sources]

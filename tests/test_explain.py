@@ -52,7 +52,7 @@ REAL = {
 
 @pytest.mark.parametrize(
     "kind",
-    [pytest.param(kind, marks=when(kind == "order", is_taken(k))) for k, kind in enumerate(REAL)],
+    [pytest.param(kind, marks=when(False, kind == "order" or is_taken(k))) for k, kind in enumerate(REAL)],
 )
 def test_a_hang_that_gloo_ran_into(kind, tmp_path):
     ranks, first, further = REAL[kind]

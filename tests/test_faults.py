@@ -71,7 +71,7 @@ SUM = """
 @pytest.mark.parametrize(
     "wrapper",
     [
-        pytest.param('exec "$@" <&-', id="closed stdin"),
+        pytest.param('exec "$@" <&-', id="closed stdin", marks=pytest.mark.slow),
         pytest.param(
             'unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"',
             id="odd hostname",

@@ -45,7 +45,7 @@ def graded(path, *options):
     return grade.main([str(path), "--progress", str(path.with_name("progress.json")), *options])
 
 
-def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, capsys):
+def test_a_wrong_answer_gets_its_reason(tmp_path, capsys):
     path = answered(tmp_path / "mine.ipynb", WRONG)
     before = path.read_bytes()
     assert graded(path) == 0
@@ -53,7 +53,10 @@ def test_a_wrong_answer_gets_its_reason_and_a_right_one_its_points(tmp_path, cap
     assert "0 of 3 points" in said and "Think: this is the sum" in said and "open the next of the hints" in said
     assert path.read_bytes() == before
 
-    # What the file says about itself counts for nothing.
+
+@pytest.mark.slow
+def test_a_right_answer_gets_its_points_and_what_the_file_says_about_itself_none(tmp_path, capsys):
+    path = tmp_path / "mine.ipynb"
     notebook = json.loads(answered(path, RIGHT).read_text())
     for check in ("mean-check-values", "mean-check-budget"):
         cell(notebook, check)["source"] = "1 / 0"

@@ -79,6 +79,7 @@ def test_what_leaves_a_host_is_counted_and_takes_its_time():
 
 
 @needs_hosts
+@pytest.mark.slow
 def test_a_pulled_cable_is_told_from_a_wrong_program(hosts):
     def unplug_and_go_on(hosts):
         x = torch.ones(1)

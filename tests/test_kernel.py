@@ -9,6 +9,7 @@ from nbformat.v4 import new_code_cell, new_notebook, new_output
 
 from collectives.frontend import STATUS
 from tests.kernels import SETUP, kernels
+from tests.sampling import slow
 from tools.contents import Contents
 
 
@@ -150,7 +151,7 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     assert kernel.text("print(run(lambda: 1, world_size=2).results)") == "[1, 1]\n"
 
 
-@pytest.mark.parametrize("how", ["kill", *(pytest.param(how, marks=pytest.mark.slow) for how in ("restart", "server"))])
+@pytest.mark.parametrize("how", slow("kill", "restart", "server"))
 def test_no_rank_outlives_its_kernel(how, tmp_path):
     with kernels(1) as (kernel,):
         kernel.run(SETUP)

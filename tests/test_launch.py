@@ -161,6 +161,7 @@ def test_a_stopped_server_can_be_interrupted_and_continued(n, kernel):
     assert said_by(kernel, code) == f"{said}\n{said}\nTrue\n"
 
 
+@pytest.mark.slow
 def test_how_a_rank_died_is_known_from_a_server_that_is_late(kernel):
     code = """
     def stop_the_server_and_die():
@@ -212,6 +213,7 @@ def test_a_slow_start_is_told_as_one(monkeypatch):
     assert run(dist.get_rank, world_size=40).results == list(range(40))
 
 
+@pytest.mark.slow
 def test_a_server_that_still_loads_torch_goes_on_with_it(monkeypatch):
     run(lambda: None, world_size=2)
     end(server())

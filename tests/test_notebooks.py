@@ -36,6 +36,7 @@ def test_saves_the_outputs_of_a_fresh_run_and_nothing_else(tmp_path):
     assert path.read_bytes() == saved
 
 
+@pytest.mark.slow
 def test_a_failing_cell_leaves_the_file_alone(tmp_path, capsys):
     path = write(tmp_path / "a.ipynb", "print(1)", "1 / 0")
     before = path.read_bytes()

@@ -321,7 +321,7 @@ def test_parts_of_large_tensors_have_letters_and_their_size():
     ]
 
 
-@pytest.mark.parametrize("n, text", [(12, lambda column: COLUMNS[column]), (26, lambda column: "")])
+@pytest.mark.parametrize("n, text", [(12, lambda column: COLUMNS[column]), pytest.param(26, lambda column: "", marks=pytest.mark.slow)])
 def test_many_ranks_have_small_letters_and_then_none(n, text):
     def exchange():
         n = dist.get_world_size()

@@ -31,6 +31,7 @@ from collectives.train import watch
 from helpers import run
 from helpers.model import batch, decoder, difference, loss_of, one_process
 from tests.moving import Moved
+from tests.sampling import slow
 
 
 def possible(ranks, microbatches):
@@ -128,7 +129,10 @@ def train(s, pipeline):
 
 @pytest.mark.parametrize(
     "s",
-    [one_f_one_b(3, 4), zero_bubble(2, 4), interleaved(2, 4), dualpipe(2, 4), from_torch("ZBVZeroBubble", 2, 4)],
+    [
+        interleaved(2, 4),
+        *slow(one_f_one_b(3, 4), zero_bubble(2, 4), dualpipe(2, 4), from_torch("ZBVZeroBubble", 2, 4)),
+    ],
     ids=lambda s: s.name,
 )
 def test_a_schedule_trains_as_one_process_does_and_sends_what_was_counted(s):

@@ -525,6 +525,7 @@ def test_uneven_inputs_without_join_are_called_stuck():
     assert rows[1].endswith("model(torch.ones(1, 2)).sum().backward()") and caught.value.ranks == (1,)
 
 
+@pytest.mark.slow
 def test_a_slow_peer_is_waited_for_in_the_backward_pass():
     def slow():
         model = DistributedDataParallel(nn.Linear(2, 1))
@@ -536,6 +537,7 @@ def test_a_slow_peer_is_waited_for_in_the_backward_pass():
     run(slow, world_size=2)
 
 
+@pytest.mark.slow
 def test_a_call_given_up_is_not_taken_for_what_a_rank_waits_for():
     """Rank 0 never finishes a call with rank 1, and does not care; it waits in C++ for rank 2, which is slow."""
 

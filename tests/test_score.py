@@ -39,7 +39,7 @@ except walls.Unavailable as why:
 
 QUICK = {
     "object that equals everything", "patched grader", "os._exit", "looks for solutions", "kills its parent",
-    "fork bomb", "files in /tmp", "other processes' memory", "result that unpickles into code", "two results",
+    "fork bomb", "files in /tmp", "result that unpickles into code", "two results",
     "too few bytes", "all_reduce in disguise", "sockets with abstract names",
 }  # fmt: skip
 # Nothing but time ends these; whatever the limit is, they come to it.

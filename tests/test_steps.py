@@ -91,6 +91,7 @@ def test_of_optimizers_that_take_turns_the_last_ends_a_step_and_the_programs_mar
     assert marked[-6:] == [marked[-1] - 1] * 3 + [marked[-1]] * 3
 
 
+@pytest.mark.slow
 def test_ten_thousand_steps_are_said_on_a_screen():
     calls = [("all_reduce", {0: (k, k + 0.5), 1: (k + 0.4, k + 0.5)}) for k in range(10_000)]
     steps = training_steps(played(2, calls, lambda k: k))

@@ -3,6 +3,7 @@
 import json
 
 import nbformat
+import pytest
 
 from helpers.course import EXERCISES
 from helpers.exercise.notebook import is_answer, is_check
@@ -26,6 +27,7 @@ def test_a_handout_is_the_exercises_without_hints(tmp_path, capsys):
             assert kept.get(cell.id, "") == cell.source.partition("## Hints")[0].partition("<details>")[0].rstrip()
 
 
+@pytest.mark.slow
 def test_work_in_a_handout_is_left_alone(tmp_path, capsys):
     release.main(["--handout", str(tmp_path)])
     path = tmp_path / "02_distributed_mean.ipynb"

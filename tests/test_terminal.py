@@ -63,6 +63,7 @@ def test_lines_are_sorted_and_errors_follow_them_if_the_script_fails(capsys):
     assert capsys.readouterr().out == "a\nb\nan error\n\n"
 
 
+@pytest.mark.slow
 def test_an_interrupted_call_leaves_no_process_and_no_store(tmp_path, monkeypatch):
     ports = []
     store = dist.TCPStore

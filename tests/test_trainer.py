@@ -51,6 +51,7 @@ def test_a_mesh_computes_what_one_process_does(ranks, cases):
     compare(TRAINER, ranks, cases)
 
 
+@pytest.mark.slow
 def test_a_checkpoint_continues_on_other_meshes(tmp_path):
     resume(TRAINER, tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["step2", "step4", "step6"]

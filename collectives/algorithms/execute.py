@@ -1,5 +1,8 @@
 """A schedule on real ranks: the same messages, sent with torch.distributed's isend and irecv."""
 
+import pickle
+from collections import defaultdict
+from functools import cached_property, lru_cache
 from itertools import accumulate
 
 import torch
@@ -28,6 +31,21 @@ class ScheduleProgram:
     def __init__(self, s: Schedule) -> None:
         self.schedule = s
 
+    def __reduce__(self):
+        return _of_bytes, (pickle.dumps(self.schedule),)
+
+    @cached_property
+    def by_rank(self) -> list[dict[int, list[Message]]]:
+        """For each step, by rank, the messages that it sends or receives."""
+        steps = []
+        for messages in self.schedule.steps:
+            of = defaultdict(list)
+            for m in messages:
+                for rank in {m.source, m.target}:
+                    of[rank].append(m)
+            steps.append(dict(of))
+        return steps
+
     def __repr__(self) -> str:
         return f"program of {self.schedule.collective} by {self.schedule.name} for {self.schedule.world_size} ranks"
 
@@ -40,9 +58,15 @@ class ScheduleProgram:
         if not x.is_contiguous():
             raise ValueError("the tensor is a view with gaps, and cannot be cut into chunks: pass x.contiguous().")
         memory = _Memory(s, rank, x, group)
-        for step in s.steps:
-            memory.step(step)
+        for of in self.by_rank:
+            memory.step(of.get(rank, []))
         return memory.result()
+
+
+@lru_cache(maxsize=4)
+def _of_bytes(packed: bytes) -> ScheduleProgram:
+    """The program of a pickled schedule: pretended ranks, which share a process, share it."""
+    return ScheduleProgram(pickle.loads(packed))
 
 
 class _Memory:
@@ -72,7 +96,7 @@ class _Memory:
         self.spare: dict[tuple[int, int], torch.Tensor] = {}
 
     def step(self, messages: list[Message]) -> None:
-        """All messages of a step at once; then the sums."""
+        """All of this rank's messages of a step at once; then the sums."""
         operations, landed = [], []
         for m in messages:
             if m.source == self.rank:

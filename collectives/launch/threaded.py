@@ -48,6 +48,7 @@ from ..rank.tensors import capture
 from ..rank.traced import NO_LIMIT, Part, TracedWork, in_their_own_words
 from ..rank.tracer import Tracer
 from .arguments import check_arguments
+from .conversation import seldom_collected
 from .pickling import pack_call, unpack, unpack_with_definitions
 from .session import Settings
 from .threaded_world import Settled, TorchWorld
@@ -503,10 +504,11 @@ def run_pretended(settings: Settings, fresh: bool, fn: Callable, args: tuple, kw
     except (TypeError, ValueError) as wrong:
         raise message_only(wrong)
     began, unix, verdict = time.perf_counter(), time.time(), None
-    job = ThreadedJob(settings, getattr(fn, "__name__", type(fn).__name__), payload)
     try:
-        job.go()
-        verdict = job.world.verdict(settings.timeout)
+        with seldom_collected():
+            job = ThreadedJob(settings, getattr(fn, "__name__", type(fn).__name__), payload)
+            job.go()
+            verdict = job.world.verdict(settings.timeout)
     except KeyboardInterrupt:
         verdict = Interruption(world_size=settings.world_size, standing=job.world.monitor.standing, began=True)
     except _thread.error as wrong:
