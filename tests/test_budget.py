@@ -19,7 +19,7 @@ MOST_OF_SPINE = 2_094
 CEILINGS = {
     "collectives/algorithms": 2_908,
     "collectives/calibrate": 495,
-    "collectives/collect": 245,
+    "collectives/collect": 246,
     "collectives/cost": 1_494,
     "collectives/draw": 1_796,
     "collectives/figures": 674,
@@ -34,7 +34,7 @@ CEILINGS = {
     "collectives/remote": 1_319,
     "collectives/same": 2_958,
     "collectives/train": 2_214,
-    "collectives/watch": 11_109,
+    "collectives/watch": 11_240,
     "grader": 4_150,
     "helpers": 5_585,
     "tools": 3_180,

@@ -494,6 +494,15 @@ def test_ras_is_asked_twice(monkeypatch):
     assert "Rank 2 is behind" in told and "It answered once, and not again 100 ms later" in told, told
 
 
+@pytest.mark.parametrize("address", ["ras://", "ras://localhost"])
+def test_ras_listens_where_the_jobs_variable_says(address, monkeypatch):
+    monkeypatch.setattr(evidence, "SECONDS", 0.1)
+    answers = [RAS_JSON.format(communicator("0xa", [64, 60])).removeprefix("OK\n")] * 2
+    with ras_service(*answers, has_json=True) as port:
+        monkeypatch.setenv("NCCL_RAS_ADDR", f"127.0.0.1:{port}")
+        assert "Rank 1 is behind" in explain(address)
+
+
 def test_ras_of_an_older_nccl_is_asked_for_text(monkeypatch):
     monkeypatch.setattr(evidence, "SECONDS", 0.1)
     late = "#0-0 (fa93) MISMATCH\n  Communicator ranks have different AllReduce operation counts\n  31 ranks have launched up to operation 64\n  Rank 7 has launched up to operation 60 -- GPU 3 managed by process 1 on node node1\n"
@@ -509,7 +518,8 @@ def test_collect_asks_ras_for_what_it_has(has_json, tmp_path):
     answer = RAS_JSON.format(communicator("0xa", [64, 60])).removeprefix("OK\n") if has_json else RAS.format("OK", "")
     command = next(probe.command for probe in OF_A_HOST if probe.name == "ras")
     with ras_service(answer, has_json=has_json) as port:
-        done = subprocess.run(["sh", "-c", command.replace("28028", str(port))], capture_output=True, text=True)
+        environment = {**os.environ, "NCCL_RAS_ADDR": f"127.0.0.1:{port}"}
+        done = subprocess.run(["sh", "-c", command], capture_output=True, text=True, env=environment)
     told = said(tmp_path, node0__ras__txt=done.stdout)
     assert ("Rank 1 is behind" if has_json else "with equal counts") in told, (told, done)
 
@@ -672,6 +682,11 @@ def test_an_address_where_nothing_answers():
 HOSTS = {
     "Mar  4 10:02:11 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 79, pid=3309, GPU has fallen off the bus.": "node37 reported Xid 79 (the GPU has fallen off the bus) at 10:02:11.",
     "node37: [Tue Mar  4 10:02:11 2025] NVRM: Xid (PCI:0000:3b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)": "node37 reported Xid 154 (the driver asks for a recovery: Node Reboot Required)",
+    "Mar  4 10:02:11 node37 kernel: NVRM: GPU 0000:3b:00.0: GPU has fallen off the bus.": "node37 reported that the GPU has fallen off the bus at 10:02:11.",
+    "Mar  4 10:02:11 node37 kernel: NVRM: Xid (PCI:0000:3b:00): 7": "node37 reported a line that is cut, and may be a fault's ('NVRM: Xid (PCI:0000:3b:00): 7') at 10:02:11",
+    "Mar  4 10:02:11 node37 kernel: NVRM: X": "node37 reported a line that is cut, and may be a fault's ('NVRM: X') at 10:02:11",
+    "Mar  4 10:02:11 node37 kernel: Out of memory: Killed process 33 (pyth": "node37 reported a line that is cut, and may be a fault's ('Out of memory: Killed process 33 (pyth') at 10:02:11",
+    "Mar  4 10:02:11 node37 kernel: mlx5_core 0000:5e:00.0: Port module event: module 2, Ca": "a line that is cut, and may be a fault's ('Port module event: module 2, Ca')",
     "Mar  4 10:02:11 node37 kernel: mlx5_core 0000:5e:00.0: Port module event: module 2, Cable unplugged": "Cable unplugged at port 2 of a NIC",
     "Mar  4 10:02:11 node37 kernel: mlx5_core 0000:5e:00.0 ib0: Link down": "node37 reported that the link of ib0 went down",
     "Mar  4 10:02:11 node37 kernel: Memory cgroup out of memory: Killed process 33 (python) total-vm:1kB": "killed process 33 (python) for the container's memory limit",
@@ -687,6 +702,15 @@ HOSTS = {
 @pytest.mark.parametrize("event", HOSTS)
 def test_an_event_of_a_host(event, tmp_path):
     assert HOSTS[event] in said(tmp_path, events__log=f"{event}\n")
+
+
+def test_a_kernels_log_that_ends_within_a_line_is_no_all_clear(tmp_path):
+    start = "[Tue Mar  4 10:02:11 2025] nvidia 0000:3b:00.0: enabled\n[Tue Mar  4 10:02:12 2025] "
+    whole, cut, known = start + "usb 1-1: new device\n", start + "mlx5_core 0000:5e:00.0: Port mo", start + "NVRM: Xid (PCI:0000:3b"
+    told = said(tmp_path, dmesg_n1__txt=whole, dmesg_n2__txt=cut, dmesg_n3__txt=known, job__log=trace(1, "KeyError: 1"))
+    assert "No known fault of a GPU, a link or memory is in the kernel's log of n1, n2.\n" in told, told
+    assert "The log of n2 ends within a line, which may be a fault's: 'mlx5_core 0000:5e:00.0: Port mo'." in told, told
+    assert "n3 reported a line that is cut" in told and "log of n1 ends" not in told, told
 
 
 def test_the_host_of_the_rank_that_holds_up_all(tmp_path):
@@ -727,7 +751,7 @@ def test_hosts_of_any_spelling_are_learned_from_the_files(hosts, tmp_path):
     told = " ".join(explain(tmp_path).split())
     assert told.startswith("Rank 5 may hold up the other 7"), told
     assert f"Its host {hosts[1]} (by the order of ranks) reported Xid 79" in told, told
-    assert f"No fault of a GPU, a link or memory is in the kernel's log of {hosts[0]}." in told
+    assert f"No known fault of a GPU, a link or memory is in the kernel's log of {hosts[0]}." in told
     assert "isn't in these files" not in told and "Nothing is recognized" not in told
 
 
@@ -910,6 +934,44 @@ def test_a_process_that_was_killed_before_the_job_is_not_its_own(tmp_path):
     for age, is_cause in ((14, False), (50, True)):
         told = said(tmp_path / f"{age}", job__log=job, events__txt=events.format(age))
         assert ("these are hardly the cause:" not in told) == is_cause, told
+
+
+EVENTS = "{date}LAST SEEN  TYPE  REASON  OBJECT  MESSAGE\n{age}  Normal  NodeNotReady  node/node37  Node node37 status is now: NodeNotReady\n"
+EVENT = {
+    "type": "Normal", "reason": "NodeNotReady", "message": "Node node37 status is now: NodeNotReady",
+    "involvedObject": {"kind": "Node", "name": "node37"}, "firstTimestamp": f"{YEAR}-09-01T05:09:33Z",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("events, sentence", [
+    (EVENTS.format(date=f"Tue Sep  1 05:15:00 UTC {YEAR}\n", age="5m27s"), " at 05:09:33, 5m27s before it was listed, 30 s before the first wait."),
+    (EVENTS.format(date=f"{YEAR}-09-01T05:15:00+00:00\n", age="4m50s"), " at 05:10:10, 4m50s before it was listed, 7 s after the first wait."),
+    (EVENTS.format(date=f"Tue Sep  1 05:40:30 AM CET {YEAR}\n", age="30m"), " at about 05:10, 30m before it was listed, within 60 s of the first wait."),
+    (EVENTS.format(date=f"Tue Sep  1 05:15:00 UTC {YEAR}\n", age="10s (x9 over 5m27s)"), " at 05:09:33, 5m27s before it was listed, 30 s before the first wait."),
+    (EVENTS.format(date="", age="2h"), ", 2h before it was listed.\n"),
+    (json.dumps({"items": [EVENT]}), " at 05:09:33, 30 s before the first wait."),
+    (json.dumps(EVENT) + "\n", " at 05:09:33, 30 s before the first wait."),
+])  # fmt: skip
+def test_an_event_has_the_time_that_follows_from_its_age(events, sentence, tmp_path):
+    """An age is cut to its last unit. Without the listing's own time, neither a time nor an order follows."""
+    job = "[rank5]: node37:100:200 [0] NCCL INFO Using network IB\n" + "\n".join(lines(rank, 78, 78) for rank in range(8) if rank != 5)
+    told = said(tmp_path, job__log=job, events__txt=events)
+    assert f"\nIts host node37 reported (Kubernetes) that the node isn't ready{sentence}" in told, told
+    assert ("print `date` before the events" in told) == ("2h" in sentence), told
+
+
+def test_a_pod_that_kubectl_describes(tmp_path):
+    text = """Name:             train-2
+Node:             gpu-3/10.0.0.3
+    Last State:     Terminated
+      Reason:       OOMKilled
+      Finished:     Mon, 30 Nov 2026 03:01:57 +0000
+Events:
+  Warning  Evicted  4m (x2 over 9m)  kubelet  The node was low on resource: memory.
+"""
+    told = said(tmp_path, pod__txt=text)
+    assert "train-2 reported (Kubernetes) the state OOMKilled of a container at 03:01:57." in told, told
+    assert "train-2 reported (Kubernetes) that the pod was evicted: The node was low on resource: memory, 9m before" in told
 
 
 def test_an_event_that_comes_again_hours_later_is_about_tonight(tmp_path):

@@ -40,7 +40,8 @@ OF_A_HOST = (
     Probe("clock", "date '+clock %F %T %z'", "the zone of its times"),
     Probe(
         "ras",
-        "timeout 30 bash -c 'exec 3<>/dev/tcp/localhost/28028 && printf \"set format json\\nverbose status\\n\" >&3 && cat <&3'",
+        "a=${NCCL_RAS_ADDR:-$(cat /proc/[0-9]*/environ 2>/dev/null | tr '\\0' '\\n' | sed -n 's/^NCCL_RAS_ADDR=//p' | head -n 1)}; a=$(echo ${a:-localhost:28028} | tr -d '[]'); "
+        "timeout 30 bash -c 'exec 3<>/dev/tcp/$0/$1 && printf \"set format json\\nverbose status\\n\" >&3 && cat <&3' ${a%:*} ${a##*:}",
         "the operation counts of NCCL's RAS service",
     ),
     Probe("kernel", "dmesg -T 2>/dev/null || journalctl -k --no-pager -n 5000", "Xids, killed processes, links"),

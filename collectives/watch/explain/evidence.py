@@ -20,11 +20,11 @@ from statistics import median
 from typing import Any, Callable, Iterable, Iterator
 
 from ...format import duration
-from . import debug_server, dump, plain, ras, traces
+from . import debug_server, dump, kubernetes, plain, ras, traces
 from .collected import Collected
 from .counters import PortCounters
 from .dump import Dump
-from .failures import Failures
+from .failures import Failures, shortened
 from .fr_tables import FlightTables
 from .host_map import HostMap, is_collected
 from .hosts import LEAST_PID, HostEvents
@@ -45,6 +45,7 @@ SECONDS = 10.0  # between the two times that a running job is asked
 FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: a smaller time is an order alone
 HEAD = 1 << 16  # bytes by which a file's kind is known
 _COLORED = re.compile(rb"(?:\s|OK|\x1b\[[\d;]*m)*\x1b\[[\d;]*m\s*[{\[]\s*(?:\x1b|[\"{\[])")  # JSON
+MOST_CUT = 3  # kernel logs that end within a line, that are quoted
 MOST_FILES = 30  # of which nothing is used, that are named
 
 
@@ -82,7 +83,7 @@ class Evidence:
     records: list[Path] = field(default_factory=list)  # folders that collectives.watch has written
     said: list[str] = field(default_factory=list)
     overlaps: list[str] = field(default_factory=list)  # sentences on dumps of several runs, or of one rank
-    quiet: list[str] = field(default_factory=list)  # kernel logs without an event
+    quiet: dict[str, str] = field(default_factory=dict)  # kernel logs without an event, with the last line where nothing ends it
     others: list[str] = field(default_factory=list)  # files that hold nothing known
 
     @property
@@ -132,10 +133,8 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in evidence.records), key=_in_order):
             try:
-                if not _take(file, evidence, shared):
-                    (evidence.quiet if evidence.host_map.is_kernel_log(file.name) else evidence.others).append(
-                        file.name
-                    )
+                if not _take(file, evidence, shared) and file.name not in evidence.quiet:
+                    evidence.others.append(file.name)
             except Unusable as error:
                 evidence.said.append(f"{file} {error}.")
             except OSError as error:
@@ -151,6 +150,7 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
                 evidence.said.append(f"standard input {error}.")
     if before:
         evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
+        evidence.hosts.events = [event for event in evidence.hosts.events if event.at is None or window.holds(event.at)]
         if not evidence.launches.stated:  # a line without a time, in a different file
             evidence.launches.stated, evidence.launches.local = before.launches.stated, before.launches.local
     evidence.failures.settle(window)
@@ -169,7 +169,10 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
     evidence.dumps.sort(key=lambda record: record.rank)
     if evidence.quiet:
         whose = list(dict.fromkeys(evidence.host_map.of_file(name) or name for name in evidence.quiet))
-        evidence.said.append(f"No fault of a GPU, a link or memory is in the kernel's log of {listed(whose, 6)}.")
+        evidence.said.append(f"No known fault of a GPU, a link or memory is in the kernel's log of {listed(whose, 6)}.")
+        cut = {evidence.host_map.of_file(name) or name: last for name, last in evidence.quiet.items() if last}
+        evidence.said += [f"The log of {host} ends within a line, which may be a fault's: '{shortened(last, 80)}'." for host, last in [*cut.items()][:MOST_CUT]]
+        evidence.said += [f"({len(cut) - MOST_CUT:,} more end so.)"] * (len(cut) > MOST_CUT)
     plain, gathered = [], Counter()
     for name in evidence.others:
         if is_collected(name):
@@ -398,7 +401,8 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     ]  # fmt: skip
     for reader in readers:
         reader.begin(path, rank)
-    times = dated(file.head) if isinstance(file, _Source) else []
+    head = file.head if isinstance(file, _Source) else b""
+    times, evidence.hosts.listed_at = dated(head), kubernetes.listed_at(head)
     text = Text(file, readers, median(times) if times else evidence.near)
     is_known = _feed(text, path, readers, evidence)
     if text.step is not None:
@@ -415,6 +419,8 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
     name = path.rpartition("/")[2]
     if text.width:
         evidence.said.append(f"The lines of {name} were broken at {text.width} columns, and are joined again.")
+    if not is_known and evidence.host_map.is_kernel_log(name):
+        evidence.quiet[name] = text.unended
     if evidence.watchdog.cut:
         evidence.said.append(
             f"{evidence.watchdog.cut:,} of the watchdog's lines in {name} are cut off: give the whole ones, from the job's own log."
@@ -477,6 +483,8 @@ def _take_json(path: str, data: bytes, evidence: Evidence, shared: dict) -> bool
         return True
     if evidence.ras.read_json(content, path) or evidence.failures.read_error_file(content, path):
         return True
+    if isinstance(content, dict):  # kubectl get -o json
+        content = content.get("items")
     if isinstance(content, list) and content and unpacked(content[0]):
         records = (unpacked(record) for record in content)
         text = "\n".join(f"{stamp(at)}{words}" for words, at, _, _ in filter(None, records))

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Callable, Iterable
 
 from ...format import size
+from . import kubernetes
 from .host_map import HostMap
 from .text import LogLine, clock
 
@@ -44,7 +45,7 @@ class HostEvent:
     pid: int | None = None
     times: int = 1
     file: str = ""  # that reports it
-    age: str = ""  # when it was listed, as Kubernetes prints it: 4h12m
+    age: str = ""  # when it was listed, as Kubernetes prints it: 4h12m; without a time of the listing, `at` is unknown
     about: str = ""  # the file server, or the link
     rank: int | None = None  # whose process it is about
     latest: float | None = None  # time of its latest line
@@ -58,16 +59,17 @@ class HostEvent:
         ago = f", {self.age} before it was listed" if self.age else ""
         over = f", {'the last ' * (self.times > 1)}until{clock(self.over).removeprefix(' at')}" if self.over else ""
         reported = "" if self.kind == "gone" else "reported "
-        return f"{where} {reported}{self.what.rstrip('.')}{clock(self.at)}{ago}{times}{over}"
+        at = clock(self.at) if self.blur < 2 else clock(self.at)[:-3].replace(" at", " at about")
+        return f"{where} {reported}{self.what.rstrip('.')}{at}{ago}{times}{over}"
 
     @property
     def age_seconds(self) -> float:
-        return seconds_of(self.age)
+        return kubernetes.seconds_of(self.age)
 
-
-def seconds_of(age: str) -> float:
-    """The seconds of an age as Kubernetes prints it: 4h12m."""
-    return sum(int(n) * _UNITS[unit] for n, unit in re.findall(r"(\d+)([dhms])", age))
+    @property
+    def blur(self) -> float:
+        """Seconds before `at` within which it was, as an age is cut to its last unit."""
+        return kubernetes.blur_of(self.age) if self.at is not None else 0.0
 
 
 Make = Callable[[re.Match], tuple[str, str, str, int | None]]  # -> what, kind, host, process
@@ -98,10 +100,7 @@ def _free(match: re.Match) -> tuple[str, str, str, int | None]:
     return reported, "fault" if MUCH_SHARED < share <= 1.0 else "", "", None
 
 
-_UNITS = {"d": 86400.0, "h": 3600.0, "m": 60.0, "s": 1.0}
-_LISTED = re.compile(
-    r"(?P<age>(?:\d+[dhms])+)\s+(?:\(x\d+ over \S+\)\s+)?(?:Warning|Normal)\s.*?\b(?:node|pod)/(?P<host>[\w.\-]+)"
-)
+_ABOUT = re.compile(r"\s*(Name|Node|Finished):\s+(\S.*?)(?: [+\-]\d{4})?$")  # kubectl describe
 _NODE = r"(?P<host>[\w.\-]+)"
 _DAEMONS = r"nvidia-fabricmanager|nvidia-imex|nvidia-persistenced|slurmd|kubelet|containerd|docker|openibd|rdma[\w\-]*"
 _PROMPT = re.compile(r"\[\w+@([\w.\-]+) [^\]]*\][#$] |[#$].*\bssh (?:-\S+ )*(?:\w+@)?([a-zA-Z][\w.\-]*\d)\b")
@@ -113,18 +112,25 @@ _TASK = re.compile(
 PAGE = 4096  # bytes
 MUCH_SHARED = 0.3  # of a host's memory
 LEAST_SHARED = 32 << 30  # bytes of shared memory that no process has, below which they hardly matter
+CUT = "a line that is cut, and may be a fault's ('{left}')"
 _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
     (re.compile(pattern), make)
     for pattern, make in (
-        (r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)(?P<rest>.*)", _xid),
+        (r"NVRM: Xid \((?P<bus>[^)]*)\): (?P<number>\d+)(?P<rest>,.*)", _xid),
+        (r"NVRM: GPU .*GPU has fallen off the bus", _as(f"that {XIDS[79]}")),
+        (r"NVRM: .*RmInitAdapter failed", _as("that a GPU could not be initialized")),
         (r"SXid \([^)]*\): (?P<number>\d+), (?P<severity>Fatal)", _as("SXid {number} of an NVSwitch, fatal")),
+        (r"SXid \([^)]*\): (?P<number>\d+), Non-fatal", _as("SXid {number} of an NVSwitch, not fatal", "note")),
+        (r"PCIe Bus Error: severity=Uncorrect\w* \(Fatal\)", _as("a fatal error of PCIe")),
+        (r"mlx5_core \S+ .*(?:device's health compromised|Fatal error \d+ detected)", _as("that a NIC has failed")),
+        (r"Kernel panic - not syncing", _as("that its kernel has stopped (panic)")),
         (r"pcieport (?P<port>[\da-f:.]+): DPC: containment event", _as("that the PCIe port {port} cut its device off after an error (DPC)")),
         (r"fabric manager .*?version (?P<own>[\d.]*\d) don'?t match with driver version (?P<driver>[\d.]*\d)", _as("that its fabric manager's version, {own}, isn't the driver's, {driver}", "service")),
         (rf"(?P<unit>{_DAEMONS})\.service: Failed with result", _as("that {unit} failed", "service")),
         (rf"Failed to start (?P<unit>{_DAEMONS})\b", _as("that {unit} failed", "service")),
         (r"^\s*State\s+: (?P<state>In Progress|Not Started)\s*$", _as("the state of the NVLink fabric: {state}, where Completed is needed", "service")),
         (r"Memory cgroup out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for the container's memory limit", "kill")),
-        (r"Out of memory: Killed process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for lack of memory", "kill")),
+        (r"Out of memory: Kill(?:ed)? process (?P<pid>\d+) \((?P<name>[^)]*)\)", _as("that the kernel killed process {pid} ({name}) for lack of memory", "kill")),
         (r"Port module event(?:\[error\])?: module (?P<port>\d+), (?P<how>Cable (?:unplugged|error)[^,]*)", _as("{how} at port {port} of a NIC")),
         (r"(?P<link>[\w.:/\-]+?):? (?:Port: \d+ )?(?:NIC )?Link (?:is )?(?:down|Down|DOWN)\b", _as("that the link of {link} went down")),
         (r"link status definitely down for interface (?P<link>\S+)", _as("that the link of {link} went down")),
@@ -152,6 +158,9 @@ _KINDS: tuple[tuple[re.Pattern, Make], ...] = tuple(
         (rf"Node failure on {_NODE}", _as("(Slurm) that the node failed")),
         (rf"srun: error: {_NODE}: tasks? (?P<tasks>[\d,\-]+): (?P<how>Out Of Memory|Killed|Segmentation fault|Bus error)", _as("(Slurm) the end of task {tasks}: {how}", "kill")),
         (r"[Dd]etected (?P<n>\d+) oom[-_]kill events? in (?P<step>\S+?)[.,]?(?:\s|$)", _as("(Slurm) {n} kill for lack of memory in {step}", "kill")),
+        # and what is left of such lines when they are cut
+        (r"(?P<left>NVRM:(?: Xi?| Xid\b.*)?)$", _as(CUT)),
+        (r"(?P<left>SXid\b.*|(?:Memory cgroup out|Out) of memory(?:: ?K.*|:? ?)$|Port module event(?!.*Cable [a-z]+).*)", _as(CUT)),
     )
 )  # fmt: skip
 
@@ -177,20 +186,25 @@ class HostEvents:
         b"segfault", b"blocked for more", b"not responding", b"soft lockup", b"rcu_sched", b"NotReady", b"OOM", b"Evict", b"reempt",
         b"CANCELLED", b"Node failure", b"srun: error", b"oom", b"NodeLost", b"ContainerStatusUnknown", b"connect to host", b"nfs: server",
         b"Lustre", b"ceph: ", b"Running ", b"Terminating ", b"DPC: ", b"fabric manager", b"Failed with result", b"Failed to start", b"State  ", b"shmem:",
+        b"NVRM:", b"PCIe Bus Error", b"compromised", b"Fatal error", b"Kernel panic", b"Name:  ", b"Node:  ", b"Finished:  ",
         b"ssh ", b"]# ", b"]$ ", b"Mem: ", b" Error ",
     )  # fmt: skip
     inner: tuple[bytes, ...] = ()
     events: list[HostEvent] = field(default_factory=list)
     pods: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))  # by node
     _known: dict[tuple, HostEvent] = field(default_factory=dict)
+    listed_at: float | None = None  # the time of a listing in the file
     _file: str = ""
     _host: str = ""  # that a shell's prompt, or ssh, names
+    _object: str = ""  # pod/train-3, that is described
+    _ended: HostEvent | None = None  # the end of one of its containers
     _tasks: list[tuple[int, int, str]] = field(default_factory=list)  # (number, pages of shared memory, name), for a kill
     _shared: int = 0  # pages
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows."""
-        self._file, self._host, self._tasks, self._shared = path, "", [], 0
+        self._file, self._host, self._object, self._tasks, self._shared = path, "", "", [], 0
+        self.listed_at = self._ended = None
         self.inner = (b"] ",) if HostMap.is_kernel_log(path) else ()  # the kernel's table of processes
 
     def read(self, line: LogLine) -> bool:
@@ -201,6 +215,11 @@ class HostEvents:
             self._shared, self._tasks = int(shared[1]), []
         if not any(word in line.text for word in _WORDS):
             return False
+        if about := _ABOUT.match(line.text):
+            self._take_about(*about.groups())
+            return False
+        if self._object:
+            line = line._replace(text=kubernetes.as_listed(line.text, self._object))
         if pod := _POD.match(line.text):
             self.pods[pod[2]].add(pod[1])
         if prompt := _PROMPT.match(line.text):
@@ -217,20 +236,34 @@ class HostEvents:
             what, kind, host, pid = make(match)
             if not kind:
                 return True
-            listed = _LISTED.match(line.text)
-            host = host or line.host or (listed["host"] if listed else _prefix(line.text, match.start())) or self._host
+            name, age = kubernetes.listed(line.text)
+            host = host or line.host or name or _prefix(line.text, match.start()) or self._host or self._object.partition("/")[2]
+            if what.endswith(XIDS[79]) and any(f"({XIDS[79]})" in told for place, told in self._known if place == (host or self._file)):
+                return True
             known = self._known.get((host or self._file, what))
             if known and (line.at or 0.0) - (known.latest or 0.0) < APART_SECONDS:
                 known.times, known.latest, known.over = known.times + (kind != "service"), line.at, None
                 return True
-            event = HostEvent(host, line.at, what, kind, pid, file=self._file, age=listed["age"] if listed else "")
-            event.latest, event.about = line.at, next(filter(None, map(match.groupdict().get, ("server", "link"))), "")
+            listed_at = line.at or self.listed_at
+            at = listed_at - kubernetes.seconds_of(age) if listed_at and age else line.at
+            self._ended = event = HostEvent(host, at, what, kind, pid, file=self._file, age=age)
+            event.latest, event.about = at, next(filter(None, map(match.groupdict().get, ("server", "link"))), "")
             if kind == "kill" and pid is not None:
                 self._weigh(event, pid)
             self._known[host or self._file, what] = event
             self.events.append(event)
             return True
         return False
+
+    def _take_about(self, key: str, value: str) -> None:
+        """Take note of a line of an object that is described."""
+        if key == "Name":
+            self._object, self._ended = f"node/{value}", None
+        elif key == "Node":  # so it is a pod
+            self._object = self._object.replace("node/", "pod/")
+            self.pods[value.partition("/")[0]].add(self._object.partition("/")[2])
+        elif self._ended:
+            self._ended.at, self._ended = kubernetes.time_of(value), None
 
     def _weigh(self, event: HostEvent, pid: int) -> None:
         """Add the facts in the kernel's table of processes: the place of the killed one, and the memory that is nobody's."""

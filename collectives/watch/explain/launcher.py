@@ -11,7 +11,7 @@ from typing import Iterator
 
 from ...judge.wording.phrases import few
 from .host_map import HostMap
-from .hosts import seconds_of
+from .kubernetes import seconds_of
 from .text import LogLine
 from .text import line as parsed
 

@@ -4,6 +4,7 @@ Format: NCCL's user guide, troubleshooting/ras.rst (2.24 to 2.30), and src/ras/c
 each kind of collective since 2.26; send and recv aren't counted. It lists the smaller group, which may be ahead.
 """
 
+import os
 import re
 import socket
 from collections import defaultdict
@@ -61,10 +62,13 @@ def _numbers(text: str) -> set[int]:
 
 
 def ask(address: str) -> bytes:
-    """The answer of the service at ras://HOST:PORT: JSON if it has that, else text.  Raises ValueError if no service answers."""
+    """The answer of the service at ras://HOST:PORT: JSON if it has that, else text.  Raises ValueError if no service answers.
+
+    NCCL_RAS_ADDR, if this shell has it too, names what the address leaves open."""
     try:
-        where = urlsplit(address)
-        with socket.create_connection((where.hostname or "localhost", where.port or PORT), PATIENCE) as service:
+        where, own = urlsplit(address), urlsplit(f"//{os.environ.get('NCCL_RAS_ADDR', '')}")
+        host = own.hostname if where.hostname in (None, "localhost") and not where.port else where.hostname
+        with socket.create_connection((host or "localhost", where.port or own.port or PORT), PATIENCE) as service:
             service.sendall(b"SET FORMAT json\n")
             replies = service.makefile("rb")
             if not re.match(rb"OK|ERROR", replies.readline(1024)):  # an error before 2.28.7, which has text alone
@@ -76,7 +80,7 @@ def ask(address: str) -> bytes:
     except (OSError, ValueError) as error:
         raise ValueError(
             f"no RAS service answers at {address}: {error}. NCCL has it since 2.24, and for programs on the same host alone "
-            f"(port {PORT}) unless NCCL_RAS_ADDR names an address: ask on a host of the job, as ras://localhost."
+            f"(port {PORT}) unless the job's NCCL_RAS_ADDR names an address: ask on a host of the job, as ras://localhost, with the same variable."
         ) from None
 
 

@@ -273,7 +273,7 @@ class _Firsts:
         if event.kind not in ("kill", "program"):
             return False
         ages = [age for _, age in self._evidence.launches.pods.values()]
-        if event.at is None:  # a pod of the job may have been killed, and started again
+        if event.age:  # a pod of the job may have been killed, and started again
             return event.host not in self._evidence.launches.pods and 0.0 < max(ages, default=0.0) < event.age_seconds
         return self._start is not None and event.at < self._start - START_SECONDS and not event.rank
 
@@ -299,10 +299,17 @@ class _Firsts:
         """Whether an event is hours away from the first wait, whatever the zones of their clocks, or before the job, or the job could not have survived it."""
         if any(f"Xid {number} " in event.what for number in FATAL) and self._survived(event):
             return True
-        if event.age_seconds > NEAR_SECONDS or self._is_earlier(event):
+        if self._is_earlier(event) or event.at is None and event.age_seconds - self._youngest > NEAR_SECONDS:
             return True
         after = self._after(self._first_wait or self._first_error, event.at) or 0.0
         return abs(after) > NEAR_SECONDS and not (hours_apart(after) and event.over is None)
+
+    @cached_property
+    def _youngest(self) -> float:
+        """The least age of the events without a time on hosts of the job, or on any host."""
+        events = [event for event in self._evidence.hosts.ordered(TROUBLES) if event.age and event.at is None]
+        of_job = [event for event in events if self._evidence.host_map.ranks_on(event.host)]
+        return min((event.age_seconds for event in of_job or events), default=0.0)
 
     def before(self, at: float | None) -> str:
         """', 2.3 hours before the first wait', of a time in a log of the job"""
@@ -319,6 +326,8 @@ class _Firsts:
         after = self._after(first, event.at)
         if after is None:
             return ""
+        if 0.0 < after < event.blur:
+            return f", within {duration(event.blur)} of {sign}"
         order = "before" if after <= 0 else "after"
         if event.at is not None and event.at == int(event.at):  # a stamp of whole seconds
             if abs(after) < 1.5 and not self._evidence.zones:
@@ -389,6 +398,11 @@ class _Firsts:
             )
         if evidence.ras.last.groups and len(evidence.ras.answers) == 1:
             yield "RAS was asked once, and a job that runs differs by an operation or two: ask again ten seconds later, and give both answers."
+        if (evidence.dumps or evidence.failures.ends) and any(event.age and event.at is None for event in evidence.hosts.events):
+            yield (
+                "Kubernetes' events have ages and no times here, so whether they came first isn't known: print `date` before the events, "
+                "or give them as JSON (kubectl get events -o json)."
+            )
         if evidence.hosts.events and not (
             evidence.dumps or evidence.failures.ends or evidence.stacks.all or evidence.ras.is_ras
         ):

@@ -11,6 +11,8 @@ from functools import lru_cache
 from itertools import chain
 from typing import BinaryIO, Iterable, Iterator, NamedTuple, Protocol, Sequence
 
+from . import kubernetes
+
 BLOCK = 4 << 20
 LONGEST = 1 << 16  # bytes of a line that are read
 TRACEBACK = b"Traceback (most recent"
@@ -67,13 +69,14 @@ class LineReader(Protocol):
 class Text:
     """A file's lines, as far as readers know them: each line that matters has a mark, and others are passed over.
 
-    A reader's marks are of lines by which it knows its kind; its inner ones count only after one of those.  width: the width of the terminal that broke its lines, once they have been read; 0: unbroken.
+    A reader's marks are of lines by which it knows its kind; its inner ones count only after one of those.  width: the width of the terminal that broke its lines, once they have been read; 0: unbroken.  unended: the last line, if nothing ends it.
     """
 
     file: BinaryIO
     readers: Sequence[LineReader]
     near: float | None = None  # a time of the job, that gives its stamps their year
     width: int = 0
+    unended: str = ""
     ranks: set[int] = field(default_factory=set)  # that begin torch's lines
     writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
     step: int | None = None  # the last step of training that it names
@@ -112,6 +115,8 @@ class Text:
                     skipped = b""
                 else:
                     skipped = raw
+            last = block[block.rfind(b"\n") + 1 :][:LONGEST]
+            self.unended = line(last.decode(errors="replace")).text if last else ""
 
     def _find_step(self, block: bytes) -> None:
         number, at = _last_step(block)
@@ -243,6 +248,8 @@ def unpacked(data: object) -> tuple[str, float | None, str, str] | None:
     """(text, time, host, stream) of a log shipper's record; None for something else."""
     if not isinstance(data, dict):
         return None
+    if event := kubernetes.event_in(data):
+        data = dict(zip(("text", "time"), event))
     about = {
         **data,
         **{k: v for name in ("jsonPayload", "kubernetes", "resource", "labels") for k, v in _items(data.get(name))},
