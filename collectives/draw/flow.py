@@ -10,7 +10,7 @@ from typing import NamedTuple
 from ..log import provenance
 from ..log.calls import Call
 from ..log.collectives import of, shapes
-from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, Canvas, colour, text_width
+from .canvas import FAINT, INK, PALETTE, REDUCED, SOFT, Area, Canvas, colour, text_width
 from .cells import Grid
 
 MAX_LINES = len(PALETTE) ** 2  # lines that a reader can distinguish
@@ -37,13 +37,18 @@ def chunked(call: Call) -> bool:
     return shapes(call.op)[0] == "all" and provenance.agree(call) and len(call.group) ** 2 <= MAX_LINES
 
 
-def says(call: Call, grid: Grid) -> str:
-    """The meaning of the lines, for below the picture; '' if there are no lines."""
+def caption(sketch: Canvas, call: Call, grid: Grid, x: float) -> None:
+    """Write the meaning of the lines, if there are any, below the sheet; on a narrow page, a line per sentence."""
     if not provenance.agree(call) or not any(cell.slot.kind != "buffer" for row in grid.after for cell in row):
-        return ""
+        return
+    words, end, at = "Lines show whose data it is, not the route it takes.", sketch.height, x
     if sign := _sign(call):
-        return f"Lines show whose data goes in. {sign} marks where it's combined; no rank sits there."
-    return "Lines show whose data it is, not the route it takes."
+        words = f"Lines show whose data goes in. {sign} marks where it's combined; no rank sits there."
+    sketch.text(x, end + 14, words, 10.5, SOFT, align="left")
+    for sentence in words.split(". "):
+        wide = text_width(f"{sentence}. ", 10.5)
+        sketch.narrow.append([Area(at - 4, end, wide + 4, sketch.height - end)])
+        at += wide
 
 
 def flow(sketch: Canvas, call: Call, grid: Grid, left: float, x0: float, x1: float, ys: list[float]) -> None:

@@ -4,6 +4,7 @@ from math import inf
 from typing import Callable, Iterable
 
 from .canvas import INK, SOFT, Canvas, colour, text_width
+from .palette import LETTERS
 
 Sample = str | Callable[[Canvas, float, float, float, float], None]  # a tint, or what draws at x, y, width, height
 Entries = Iterable[tuple[Sample, str]]  # of a legend: each with what it means
@@ -32,6 +33,14 @@ class RankLabels:
         if stripe:
             gap, wide = (6, 4) if self.size > 12 else (4, 3)
             sketch.box(x + gap, y - stripe / 2, wide, stripe, colour(rank), radius=wide / 2)
+
+
+def column_name(sketch: Canvas, x: float, y: float, word: str, letter: str) -> None:
+    """Write a word above a column whose middle is x, with a letter (R, S or P) beside it if it isn't empty."""
+    sketch.text(x, y, word, 11.5, SOFT)
+    if letter:
+        at, wide = x + text_width(word, 11.5) / 2 + 6, text_width(letter, 11, bold=True) + 8
+        sketch.boxed(at, y - 8, wide, 16, letter, 11, LETTERS[letter[0]], radius=4, bold=True)
 
 
 def legend(sketch: Canvas, x, y, entries: Entries, *, sample=(10, 10), pad=5, between=23, size=11, right=inf) -> float:

@@ -7,6 +7,7 @@ PALETTE = ("#3f90da", "#ffa90e", "#bd1f01", "#832db6", "#6e131b", "#ef4989", "#3
 # Things other than ranks (algorithms, kinds of memory or of work, groups of figures) have separate colors, as far
 # apart; `pale` ones are for a second tone, or for the background of text.
 SERIES = ("#146464", "#8cb43c", "#1414a0", "#dc8ca0", "#786428", "#7878f0")
+LETTERS = dict(zip("RSP", SERIES))  # replicated, sharded, partial
 # Colors of lines that are invisible or too similar on a dark page, and their replacements.  #6e131b stays faint: to
 # color-blind readers it differs by its darkness.
 NIGHT = {"#1414a0": "#5c6cff", "#7878f0": "#d0b8ff", "#3f90da": "#5493f0", "#bd1f01": "#c41901", "#832db6": "#893dbe"}

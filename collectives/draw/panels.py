@@ -7,19 +7,20 @@ from ..format import span
 from ..log import provenance
 from ..log.calls import Call
 from ..log.collectives import shapes
-from ..log.text import block_table, call_title, status
+from ..log.text import NO_LETTERS, block_table, block_tables, call_letters, call_title, column_names, status
 from .barrier import barrier
-from .canvas import SOFT, WIDTH, Area, Canvas, Picture, heading, text_width
+from .canvas import SOFT, WIDTH, Area, Canvas, Picture, heading
 from .cells import NEVER_CALLED, STYLES, Grid, Tray
-from .flow import chunked, flow, flow_width, says
-from .labels import RankLabels
+from .flow import caption, chunked, flow, flow_width
+from .labels import RankLabels, column_name
 from .spacetime import space_time
 
 
-def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
+def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = (), letters: bool = False) -> Picture:
     """The picture of blocks of calls (see log/calls.py): a panel each; consecutive calls that are alike share one.
 
     calls: all calls of the run, by which each panel numbers its own; no numbers if the run has only one.
+    letters: as Run.draw has it.
     """
     if not shown:
         nothing, words = Canvas(), "no communication"
@@ -27,8 +28,8 @@ def draw_calls(shown: list[list[Call]], calls: Sequence[Call] = ()) -> Picture:
         return Picture([nothing], words, f"Picture: {words}")
     places = {id(call.events[0]): k for k, call in enumerate(calls, 1)} if len(calls) > 1 else {}
     alike = [list(blocks) for _, blocks in groupby(shown, _sameness)]
-    sketches, alts = zip(*(panel(blocks[0], _numbers(blocks, places)) for blocks in alike))
-    return Picture(sketches, "\n\n".join(map(block_table, shown)), "Picture: " + "; ".join(alts))
+    sketches, alts = zip(*(panel(blocks[0], _numbers(blocks, places), letters) for blocks in alike))
+    return Picture(sketches, block_tables(shown, letters), "Picture: " + "; ".join(alts))
 
 
 def _sameness(block: list[Call]) -> object:
@@ -51,17 +52,19 @@ def _numbers(blocks: list[list[Call]], places: dict[int, int]) -> str:
     return " · ".join(filter(None, [said + ", alike" * (len(blocks) > 1), _line(calls)]))
 
 
-def panel(block: list[Call], which: str = "") -> tuple[Canvas, str]:
+def panel(block: list[Call], which: str = "", letters: bool = False) -> tuple[Canvas, str]:
     """The picture of one block, and its description in a few words.  which: as returned by `_numbers`."""
     call = block[0]
     if call.is_message:
         return space_time(block, which=which)
     if shapes(call.op) == (None, None):
         return barrier(call, which), f"{call.op}, ranks {span(call.group)}"
-    return collective(call, which), f"{call.events[0].how}, ranks {span(call.group)}, before and after"
+    of = call_letters(call) if letters else NO_LETTERS
+    words = f"{call.events[0].how}, ranks {span(call.group)}, {' and '.join(column_names(of))}"
+    return collective(call, which, of), words
 
 
-def collective(call: Call, which: str = "") -> Canvas:
+def collective(call: Call, which: str = "", letters: tuple[str, str] = NO_LETTERS) -> Canvas:
     """Every rank's values before and after, side by side, with lines between them for where the data went.
 
     Rows are ranks, columns are slots, and both keep their place from before to after.  The
@@ -82,8 +85,8 @@ def collective(call: Call, which: str = "") -> Canvas:
     head = Area(0, 0, sketch.width, y)
     left = labels.width + 18  # of the cells before
     right = left + grid.width + between
-    for x, word in ((left, "before"), (right, "after")):
-        sketch.text(x + grid.width / 2, y + 5, word, 11.5, SOFT)
+    for x, word, letter in zip((left, right), ("before", "after"), letters):
+        column_name(sketch, x + grid.width / 2, y + 5, word, letter)
     y += 22
     pitch = grid.high + (8 if grid.high < 20 else 16) + chunked(call) * 2 * min(len(ranks), 8)
     tops = [y + i * pitch for i in range(len(ranks))]
@@ -103,11 +106,5 @@ def collective(call: Call, which: str = "") -> Canvas:
     cut, end = right - 6, sketch.height
     names, before = Area(0, y - 22, left - 8, end - y + 22), Area(0, y - 22, cut, end - y + 22)
     sketch.narrow = [[head], [before], [names, before._replace(x=cut, width=sketch.width - cut)]]
-    if words := says(call, grid):
-        sketch.text(left - 4, end + 14, words, 10.5, SOFT, align="left")
-        at = left - 4
-        for sentence in words.split(". "):
-            wide = text_width(f"{sentence}. ", 10.5)
-            sketch.narrow.append([Area(at - 4, end, wide + 4, sketch.height - end)])
-            at += wide
+    caption(sketch, call, grid, left - 4)
     return sketch

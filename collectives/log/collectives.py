@@ -79,6 +79,8 @@ class Collective(NamedTuple):
     use: str
     code: tuple[str, ...]  # the call as one would write it, on x; with {root}, {reduce_op}, {dtype}, {size}
     also: tuple[str, ...] = ()  # the names of its other forms
+    # The letters of their input and of their output: R, replicated; S, sharded; P, partial; "" if one rank alone has it.
+    letters: tuple[str, str] = ("", "")
 
     def given(self, n: int, value: Callable[[int, int], Any]) -> list:
         """Each of n ranks' input, from a function of rank and slot: a list of n if its shape is "all"."""
@@ -115,7 +117,7 @@ _TABLE = (
         proved="every rank has all of rank {root}'s buffer",
         needs="src: the data; the others: a buffer of the same shape", leaves="all: what src had",
         use="initial weights, settings, one rank's decisions",
-        code=("dist.broadcast(x, src={root})",),
+        code=("dist.broadcast(x, src={root})",), letters=("", "R"),
     ),
     Collective(
         "scatter", "src", False, "all", "own", _OF_ROOT, gloo=_star, dual="gather",
@@ -130,6 +132,7 @@ _TABLE = (
             "mine = torch.zeros({size}, dtype=torch.{dtype})",
             "dist.scatter(mine, chunks, src={root})",
         ),
+        letters=("", "S"),
     ),
     Collective(
         "gather", "dst", False, "own", "all", _OF_ROOT, gloo=_star, dual="scatter",
@@ -143,7 +146,7 @@ _TABLE = (
             "parts = [torch.zeros_like(x) for _ in range(world_size)] if rank == {root} else None",
             "dist.gather(x, parts, dst={root})",
         ),
-        also=("gather_single",),
+        also=("gather_single",), letters=("S", ""),
     ),
     Collective(
         "reduce", "dst", True, "whole", "whole", _ONCE, gloo=_chain, dual="broadcast",
@@ -153,7 +156,7 @@ _TABLE = (
         proved="rank {root} has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="dst: the sum, in place; the others: undefined",
         use="metrics; a shard's gradients, to its owner (ZeRO 1, 2)",
-        code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",),
+        code=("dist.reduce(x, dst={root}, op=dist.ReduceOp.{reduce_op})",), letters=("P", ""),
     ),
     Collective(
         "all_gather", None, False, "own", "all", _OF_EACH, gloo=all_ranks, dual="reduce_scatter",
@@ -164,7 +167,7 @@ _TABLE = (
         needs="all: a tensor, and a buffer for N of them", leaves="all: the tensors of all ranks",
         use="parameters (ZeRO 3, FSDP), sequence parallelism",
         code=("y = torch.zeros(world_size * {size}, dtype=torch.{dtype})", "dist.all_gather_single(y, x)"),
-        also=("all_gather_single", "all_gather_coalesced"),
+        also=("all_gather_single", "all_gather_coalesced"), letters=("S", "R"),
     ),
     Collective(
         "all_reduce", None, True, "whole", "whole", _TWICE, gloo=all_ranks, dual="all_reduce",
@@ -174,7 +177,7 @@ _TABLE = (
         proved="every rank has the sum of all ranks, every part exactly once",
         needs="all: a tensor", leaves="all: the sum, in place",
         use="gradients (DDP), partial sums (tensor parallelism)",
-        code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",),
+        code=("dist.all_reduce(x, op=dist.ReduceOp.{reduce_op})",), also=("all_reduce_coalesced",), letters=("P", "R"),
     ),
     Collective(
         "reduce_scatter", None, True, "all", "own", _OF_EACH, gloo=all_ranks, dual="all_gather",
@@ -188,7 +191,7 @@ _TABLE = (
             "mine = torch.zeros({size}, dtype=torch.{dtype})",
             "dist.reduce_scatter_single(mine, x, op=dist.ReduceOp.{reduce_op})",
         ),
-        also=("reduce_scatter_single", "reduce_scatter_coalesced"),
+        also=("reduce_scatter_single", "reduce_scatter_coalesced"), letters=("P", "S"),
     ),
     Collective(
         "all_to_all", None, False, "all", "all", _OF_EACH, gloo=all_ranks, dual="all_to_all",
@@ -199,6 +202,7 @@ _TABLE = (
         needs="all: N chunks, a buffer for N; split sizes if uneven", leaves="rank r: the r-th chunk of every rank",
         use="tokens to experts and back (mixture of experts)",
         code=("y = torch.zeros_like(x)", "dist.all_to_all_single(y, x)"), also=("all_to_all_single",),
+        letters=("S(0)", "S(1)"),  # of the table of chunks, where row r is what rank r passes in
     ),
     Collective(
         "barrier", None, False, None, None, None, gloo=all_ranks, dual=None,

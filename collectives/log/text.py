@@ -9,12 +9,13 @@ from typing import Iterable, Mapping, Sequence
 
 from ..format import align, dtype_name, name_ranks, numbers, size, span
 from .calls import Call
-from .collectives import SENDS
+from .collectives import SENDS, of
 from .event import Event, Line, Value
 from .messages import Caught
 from .transfers import delivered
 
 ENDED = ("lost", "failed")  # a call's states that nobody waits in
+NO_LETTERS = ("", "")
 SHOWN_NUMBERS = 12  # a longer tensor shows its ends only
 ONE_OUTPUT = (
     "For gloo, the output of all_gather_single is the inputs end to end, and an input has a dimension, though torch documents "
@@ -22,10 +23,10 @@ ONE_OUTPUT = (
 )
 
 
-def block_table(block: list[Call], most: int | None = None) -> str:
-    """One block as text.  most: messages shown of an exchange; None: all."""
+def block_table(block: list[Call], most: int | None = None, letters: bool = False) -> str:
+    """One block as text.  most: messages shown of an exchange; None: all.  letters: as Run.draw has it."""
     if not block[0].is_message:
-        return call_table(block[0])
+        return call_table(block[0], letters)
     rows = [_message_row(call) for call in block[:most]]
     same = {what for *_, what, _ in rows}
     head = f"{len(block)} message{'s' * (len(block) > 1)}" + (f", {same.pop()} each" if len(same) == 1 else "")
@@ -34,6 +35,10 @@ def block_table(block: list[Call], most: int | None = None) -> str:
     if most is not None and len(block) > most:
         lines.append(f"  ... and {len(block) - most} more")
     return "\n".join(lines)
+
+
+def block_tables(shown: Iterable[list[Call]], letters: bool) -> str:
+    return "\n\n".join(block_table(block, letters=letters) for block in shown)
 
 
 def _message_row(call: Call) -> tuple[str, str, str, str]:
@@ -66,13 +71,29 @@ def _one_sided(call: Call) -> list[str]:
     return [f"signal {first.tag}"] + ["no wait for it"] * (first.op == "signal" and len(call.events) == 1)
 
 
-def call_table(call: Call) -> str:
+def call_table(call: Call, letters: bool = False) -> str:
     """One collective as text: its name, then before -> after, one row per rank."""
     head = call_title(call)
     if all(e.before is None and e.after is None for e in call):
         return head
     rows = [(rank_mark(e), before_text(e), "->", after_text(e)) for e in call]
-    return f"{head}\n" + align([("rank", "before", "", "after"), *rows], indent="  ", least=(5,))
+    before, after = column_names(call_letters(call) if letters else NO_LETTERS)
+    return f"{head}\n" + align([("rank", before, "", after), *rows], indent="  ", least=(5,))
+
+
+def column_names(letters: tuple[str, str]) -> list[str]:
+    """['before: P', 'after: R']"""
+    return [word + f": {letter}" * bool(letter) for word, letter in zip(("before", "after"), letters)]
+
+
+def call_letters(call: Call) -> tuple[str, str]:
+    """The letters of what the ranks pass in and get: ('P(max)', 'R') for an all_reduce MAX; '' where no letter holds."""
+    if len({e.how for e in call}) > 1:
+        return NO_LETTERS
+    (before, after), reduce_op = of(call.op).letters, call.events[0].reduce_op
+    if before == "P" and reduce_op != "SUM":
+        before = f"P({reduce_op.lower()})"
+    return before, after * (call.is_complete and all(e.end is not None for e in call))
 
 
 def call_title(call: Call) -> str:

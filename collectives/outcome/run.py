@@ -11,7 +11,8 @@ from ..frontend import show
 from ..judge.diagnose import may_be_lost
 from ..log.calls import Call, blocks, pair
 from ..log.event import Event, Value
-from ..log.text import all_discarded, all_dropped, block_table, failed_calls, is_failed, loss_notes
+from ..log.text import all_discarded, all_dropped, block_table, block_tables, failed_calls
+from ..log.text import is_discarded, is_failed, loss_notes
 from ..log.transfers import steps_of
 
 SHOWN_BLOCKS = 3  # of a run that is abridged on display
@@ -46,20 +47,21 @@ class Run:
         """The length of the longest chain of calls that had to wait for one another."""
         return 1 + max(steps_of(self.calls), default=-1)
 
-    def draw(self, which: int | slice | None = None):
+    def draw(self, which: int | slice | None = None, letters: bool = False):
         """The picture of this run: a matplotlib Figure.  Messages that follow each other share one panel.
 
         which: the index of one call in `.calls`, or a slice of them; by default all
         panels, or the first SHOWN_BLOCKS of many.  Raises IndexError for a call that did not happen.
+        letters: with R, S or P beside "before" and "after", as the collective's meaning has it.
         """
         from ..draw.panels import draw_calls  # who opens a record needs no matplotlib to read it
 
         calls = self.calls
-        return draw_calls(_blocks(calls) if which is None else blocks(_select(calls, which)), calls)
+        return draw_calls(_blocks(calls) if which is None else blocks(_select(calls, which)), calls, letters)
 
-    def table(self, which: int | slice | None = None) -> str:
+    def table(self, which: int | slice | None = None, letters: bool = False) -> str:
         """The picture in words, for all calls or the chosen ones."""
-        return "\n\n".join(map(block_table, blocks(self.chosen(which))))
+        return block_tables(blocks(self.chosen(which)), letters)
 
     def on(self, backend: str) -> str:
         """How these calls would go on "nccl", as far as its rules determine that: a note, in words.
@@ -82,9 +84,10 @@ class Run:
         if rest:
             following = f".draw({len(calls) - rest}) draws the next one, .table() lists all {len(calls)}"
             parts.append(f"... and {rest} more call{'s' * (rest > 1)}: {following}")
-        parts += [*all_dropped(filter(may_be_lost, chain(*self.events))), *all_discarded(chain(*self.events))]
+        parts += all_dropped(filter(may_be_lost, chain(*self.events)))
+        parts += all_discarded(discarded) if (discarded := [*filter(is_discarded, chain(*self.events))]) else []
         parts += failed_calls(calls, self.caught) if any(map(is_failed, chain(*self.events))) else []
-        parts += loss_notes(self.losses, self.events)
+        parts += loss_notes(self.losses, self.events) if self.losses else []
         if returned := self._returned(last_shown=not rest):
             parts.append(returned)
         return "\n\n".join(parts) or f"{self.world_size} ranks ran {self.name}: no communication, nothing returned"

@@ -12,8 +12,9 @@ from typing import Mapping, NamedTuple, Sequence
 
 import torch
 
-from ..draw.canvas import INK, SERIES, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width
+from ..draw.canvas import INK, SOFT, TRAY, WIDTH, Canvas, Picture, heading, ink_on, pale, text_width
 from ..draw.labels import RankLabels, legend
+from ..draw.palette import LETTERS as TINTS
 from ..format import align
 from .layout import UNIT_BOX, Box
 from .view import View
@@ -21,7 +22,6 @@ from .view import View
 TOLERANCE = 1e-4  # of the largest number of the whole tensor
 WORDS = {"R": "equal", "S": "shards", "P": "partial sums", "?": "none of these"}
 COLLECTIVES = {"PR": "all_reduce", "PS": "reduce_scatter", "SR": "all_gather", "RS": "cut, no call"}
-TINTS = dict(zip("RSP", SERIES))
 
 
 def letter(held: Sequence[torch.Tensor], whole: torch.Tensor) -> str:
