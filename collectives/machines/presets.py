@@ -18,7 +18,7 @@ from .networks import network as network_of
 from .topology import Gpus, Level, Machine, Port, Protocol
 
 _SOURCE = "NCCL 2.30.7, src/graph/tuning.cc, topo.h, search.cc; NVIDIA's data sheets"
-HOST_GPUS, RACK = 4, 72  # of a host, of a rack of GB200: NVIDIA's data sheet
+HOST_GPUS, RACK = 4, 72  # of a host, of a rack of GB200 or GB300: NVIDIA's data sheet
 _NVLINK_HOP, _NETWORK_HOP = tuning.NVLINK_HOP_SECONDS["Ring"], tuning.NETWORK_HOP_SECONDS["Ring"]
 LINK_FIGURES = {
     "bandwidth": SPEED,
@@ -105,7 +105,7 @@ def rails(
 def cluster(gpu: str, gpus: int, nic: float = 50e9, node: int | None = None) -> Machine:
     """Nodes of `node` GPUs joined by NVSwitch, with a card for each GPU; a single node where there are no more GPUs.
 
-    nic: bytes/s of a card.  node: None for as many as are sold together: 8, or 72 in a rack of GB200s.
+    nic: bytes/s of a card.  node: None for as many as are sold together: 8, or 72 in a rack of GB200s or GB300s.
     Raises ValueError where the nodes would not be full, or there are no figures for a GPU.
     """
     node = node or _sold_together(gpu)
