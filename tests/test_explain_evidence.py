@@ -8,16 +8,19 @@ import io
 import json
 import logging
 import os
+import shlex
 import signal
 import socket
 import socketserver
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 import urllib.request
 from contextlib import contextmanager
 from datetime import datetime
+from pathlib import Path
 
 import pytest
 from tabulate import tabulate
@@ -1390,7 +1393,7 @@ def test_texts_that_a_shell_of_windows_wrote(code, tmp_path):
     (tmp_path / "ras.json").write_bytes(RAS_JSON.format(communicator("0xa", [64, 64, 60, 64])).encode(code))
     (tmp_path / "dmesg_n1.txt").write_bytes(b"\0\1binary")
     told = explain(tmp_path)
-    assert "Rank 2 is behind" in told and "Nothing is recognized in dmesg_n1.txt." in told and "No fault" not in told, told
+    assert "Rank 2 is behind" in told and "Nothing is recognized in dmesg_n1.txt (binary)." in told and "No fault" not in told, told
 
 
 def test_json_in_colors(tmp_path):
@@ -1462,6 +1465,48 @@ def test_standard_input_and_inputs_that_cannot_be_read(tmp_path):
         "broken.json is cut short",
     ):
         assert words in str(error.value), error.value
-    if os.getuid():
-        (tmp_path / "empty.log").chmod(0)
-        assert "could not be read" in said(tmp_path, job__log=trace(0, "KeyError: 1"))
+
+
+@contextmanager
+def no_superuser():
+    """Files have their permissions for root too."""
+    if is_root := os.geteuid() == 0:
+        os.seteuid(65534)
+    try:
+        yield
+    finally:
+        if is_root:
+            os.seteuid(0)
+
+
+def test_what_may_not_be_read_or_is_no_file_is_named_and_the_rest_is_judged():
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "job.log").write_text(trace(2, "ValueError: x"))
+        for place, right in (("shut", 0), ("listed", 0o744)):
+            (folder / place).mkdir()
+            (folder / place / "node1.log").write_text("x\n")
+            (folder / place).chmod(right)
+        (folder / "secret.log").touch(0)
+        (folder / "all.tar").write_bytes(b"job.log".ljust(257, b"\0") + b"ustar")
+        os.mkfifo(folder / "pipe")
+        (folder / "latest").symlink_to("nowhere")
+        (folder / "empty").mkdir()
+        with no_superuser():
+            told = explain(folder)
+            told += explain(folder / "job.log", folder / "shut" / "node1.log", folder / "empty")
+    assert told.startswith("Rank 2 raised ValueError: x"), told
+    for path, why in {
+        "shut": "could not be read: Permission denied", "secret.log": "could not be read: Permission denied",
+        "shut/node1.log": "could not be read: Permission denied", "listed/node1.log": "was not read: it is no file, or can't be reached",
+        "pipe": "was not read: it is no file", "latest": "was not read: it is no file", "all.tar": "is packed (tar)", "empty": "is an empty folder",
+    }.items():  # fmt: skip
+        assert f"{folder / path} {why}" in told, told
+
+
+def test_a_pipe_is_read_once():
+    command = [sys.executable, "-m", "collectives", "explain"]
+    script = f'{" ".join(map(shlex.quote, command))} <(cat)'
+    done = subprocess.run(["bash", "-c", script], input=trace(2, "ValueError: x"), capture_output=True, text=True, cwd=ROOT)
+    assert done.stdout.startswith("Rank 2 raised ValueError: x"), done

@@ -13,7 +13,7 @@ from typing import Sequence
 
 from ...format import wrap
 from . import runs, story, traces
-from .evidence import Evidence, gather, hours_apart
+from .evidence import Evidence, gather, hours_apart, is_stream
 from .text import listed
 
 EPILOG = """
@@ -62,7 +62,7 @@ def explain(*paths: str | Path, machine: str | None = None) -> str:
     if found.is_empty:
         raise ValueError("\n".join([f"nothing under {', '.join(map(str, paths))} can be explained.", *found.said]))
     found.runs = runs.windows(found.moments, hours_apart)
-    if len(found.runs) > 1 and all(Path(path).exists() for path in paths):
+    if len(found.runs) > 1 and all(Path(path).exists() and not is_stream(path) for path in paths):
         parts = _of_runs(paths, found, machine)
     else:
         found.runs = []

@@ -8,12 +8,14 @@ import codecs
 import gc
 import gzip
 import io
+import os
 import re
+import stat
 import sys
 import time
 import zlib
 from collections import Counter, defaultdict
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
@@ -45,6 +47,7 @@ SECONDS = 10.0  # between the two times that a running job is asked
 FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: a smaller time is an order alone
 HEAD = 1 << 16  # bytes by which a file's kind is known
 _COLORED = re.compile(rb"(?:\s|OK|\x1b\[[\d;]*m)*\x1b\[[\d;]*m\s*[{\[]\s*(?:\x1b|[\"{\[])")  # JSON
+_PACKED = {b"PK\x03\x04": "zip, or a checkpoint", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 MOST_CUT = 3  # kernel logs that end within a line, that are quoted
 MOST_FILES = 30  # of which nothing is used, that are named
 
@@ -123,8 +126,9 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
     """All that these files and folders hold. Raises FileNotFoundError for a path that is not there.
 
     window: a run, of which alone the evidence is wanted.  before: all evidence, of all runs."""
-    shared, files = {}, set(_files(paths))
-    evidence = Evidence(host_map=HostMap([str(file) for file in sorted(files)]), window=window)
+    shared, evidence = {}, Evidence(window=window)
+    files = set(_files(paths, evidence.said))
+    evidence.host_map = HostMap([str(file) for file in sorted(files)])
     if before:
         evidence.runs, evidence.spans, evidence.near = before.runs, before.spans, before.near
     else:
@@ -132,22 +136,17 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
     evidence.records = sorted({file.parent for file in files if _is_record(file.parent)})
     with _no_cycles():
         for file in sorted((file for file in files if file.parent not in evidence.records), key=_in_order):
-            try:
+            with _noted(str(file), evidence):
                 if not _take(file, evidence, shared) and file.name not in evidence.quiet:
                     evidence.others.append(file.name)
-            except Unusable as error:
-                evidence.said.append(f"{file} {error}.")
-            except OSError as error:
-                evidence.said.append(f"{file} could not be read: {error.strerror or error}.")
-        for address in filter(_is_address, map(str, paths)):
-            (_ask_ras if address.startswith(ras.SCHEME) else _ask)(address, evidence, shared)
-        if STDIN in map(str, paths):
-            stdin = _Source(sys.stdin.buffer)
-            try:
-                if not _take_source(stdin, "standard input", stdin.read, evidence, shared):
-                    evidence.others.append("standard input")
-            except Unusable as error:
-                evidence.said.append(f"standard input {error}.")
+        for path in map(str, paths):
+            if _is_address(path):
+                (_ask_ras if path.startswith(ras.SCHEME) else _ask)(path, evidence, shared)
+            elif is_stream(path):
+                name = "standard input" if path == STDIN else path
+                with _noted(name, evidence), nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as stream:
+                    if not _take_source(source := _Source(stream), name, source.read, evidence, shared):
+                        evidence.others.append(name)
     if before:
         evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
         evidence.hosts.events = [event for event in evidence.hosts.events if event.at is None or window.holds(event.at)]
@@ -237,15 +236,48 @@ def _no_cycles() -> Iterator[None]:
             gc.enable()
 
 
-def _files(paths: Iterable[str | Path]) -> Iterator[Path]:
-    for original in paths:
-        path = Path(original)
-        if path.is_dir():
-            yield from (file for file in path.rglob("*") if file.is_file() and not file.name.startswith("."))
-        elif path.exists():
-            yield path
-        elif str(path) != STDIN and not _is_address(str(original)):
-            raise FileNotFoundError(f"there is no {path}.")
+@contextmanager
+def _noted(name: str, evidence: Evidence) -> Iterator[None]:
+    """Add a sentence on what can't be read."""
+    try:
+        yield
+    except Unusable as error:
+        evidence.said.append(f"{name} {error}.")
+    except OSError as error:
+        evidence.said.append(_unread(error, name))
+
+
+def is_stream(path: str | Path) -> bool:
+    """Whether a path can be read once alone: standard input, or a pipe, as a shell's <(...) is."""
+    with suppress(OSError):
+        return str(path) == STDIN or stat.S_ISFIFO(os.stat(path).st_mode)
+    return False
+
+
+def _files(paths: Iterable[str | Path], said: list[str]) -> Iterator[Path]:
+    """The files under these paths, and, in sentences, what can't be read there."""
+    for path in map(str, paths):
+        if is_stream(path) or _is_address(path):
+            continue
+        if not os.path.isdir(path):
+            try:
+                os.lstat(path)
+            except (FileNotFoundError, NotADirectoryError):
+                raise FileNotFoundError(f"there is no {path}.") from None
+            except OSError:
+                pass  # it is noted when it is read
+            yield Path(path)
+            continue
+        before = len(said)
+        files = [Path(folder, name) for folder, _, names in os.walk(path, onerror=lambda error: said.append(_unread(error))) for name in names]
+        yield from (file for file in files if os.path.isfile(file) and not file.name.startswith("."))
+        said += [f"{file} was not read: it is no file, or can't be reached." for file in files if not os.path.isfile(file)]
+        if not files and len(said) == before:
+            said.append(f"{path} is an empty folder.")
+
+
+def _unread(error: OSError, name: str = "") -> str:
+    return f"{name or error.filename} could not be read: {error.strerror or error}."
 
 
 def _year(files: Iterable[Path]) -> float | None:
@@ -264,7 +296,7 @@ def _year(files: Iterable[Path]) -> float | None:
 
 def _is_record(folder: Path) -> bool:
     """Whether a folder is a job's record: it has collectives.watch's files, whatever else is in it."""
-    return (folder / "about.json").is_file() and (folder / "ranks.jsonl").is_file()
+    return all(os.path.isfile(folder / name) for name in ("about.json", "ranks.jsonl"))
 
 
 def _in_order(file: Path) -> tuple:
@@ -362,7 +394,9 @@ def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence
         evidence.dumps.append(dump.read(content, path, shared))
         return True
     if b"\0" in head[:4096]:  # whatever its name
-        evidence.others.append(Path(path).name)
+        if packed := next((kind for start, kind in _PACKED.items() if head.startswith(start)), "tar" * (head[257:262] == b"ustar")):
+            raise Unusable(f"is packed ({packed}): unpack it, and give what is in it")
+        evidence.others.append(f"{Path(path).name} (binary)")
         return True
     if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
         return _take_page(data().decode(errors="replace"), path, evidence, shared)
