@@ -79,10 +79,12 @@ class Uplink:
         given = [values] if isinstance(values, torch.Tensor) else values or []
         _refused(op, [*given, *outputs], details.get("reduce_op"))
         stored = details.pop("stored", given)
-        details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
-        gaps = ["in"] * any(map(has_gaps, stored)) + ["out"] * any(map(has_gaps, outputs))
-        details["non_dense"] = gaps or ["order"] * are_reordered(stored, outputs)
-        details["aliased"] = len(outputs) > 1 and aliased(outputs)
+        if not all(tensor.is_contiguous() for tensor in (*stored, *outputs)):
+            details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
+            gaps = ["in"] * any(map(has_gaps, stored)) + ["out"] * any(map(has_gaps, outputs))
+            details["non_dense"] = gaps or ["order"] * are_reordered(stored, outputs)
+        if len(outputs) > 1:
+            details["aliased"] = aliased(outputs)
         if op in ("scatter", "reduce_scatter", "all_to_all_single"):
             outputs = list(map(_memory, outputs))
             values = list(map(_memory, values)) if isinstance(values, list) else values
@@ -117,8 +119,10 @@ class PendingCall(dist.Work):
             return False
         for target, value in zip(self._outputs, decode(header["value"], body)):
             with torch.no_grad():
-                once = tuple(slice(None, None if stride else 1) for stride in target.stride())  # of an expanded tensor
-                target[once].copy_(value[once])
+                if 0 in target.stride():  # an expanded tensor: each number once
+                    once = tuple(slice(None, None if stride else 1) for stride in target.stride())
+                    target, value = target[once], value[once]
+                target.copy_(value)
         self._done, self._source = True, header["source"]
         self._sends = self._receives = self._before = None
         return True
