@@ -65,7 +65,7 @@ def _typed(source: str) -> Iterator[tuple[str, bool]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type not in passed:
                 yield token.string, token.type == tokenize.NAME and not keyword.iskeyword(token.string)
-    except (tokenize.TokenError, SyntaxError):
+    except (tokenize.TokenError, SyntaxError, ValueError):
         return
 
 
@@ -75,4 +75,4 @@ def _grams(source: str) -> set[int]:
         "name" if is_name and before != "." and after not in (".", "(") else token
         for (before, _), (token, is_name), (after, _) in zip(typed, typed[1:], typed[2:])
     ]
-    return {zlib.crc32("\0".join(plain[k : k + GRAM]).encode()) for k in range(len(plain) - GRAM + 1)}
+    return {zlib.crc32("\0".join(plain[k : k + GRAM]).encode(errors="replace")) for k in range(len(plain) - GRAM + 1)}

@@ -6,6 +6,7 @@ which the templates escape: whatever they insert becomes text, never markup.
 
 import io
 import json
+import re
 import zipfile
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,7 +22,7 @@ from . import alike
 from .entries import Entry
 from .folder import ReportFolder, write
 from .gradebook import Grading, Student, summary
-from .safe_text import as_csv, no_formula, printable, slug
+from .safe_text import as_csv, no_formula, printable, short, slug
 
 
 def table(people: list[Student]) -> str:
@@ -32,7 +33,7 @@ def table(people: list[Student]) -> str:
         cells = [student.shown(name) or "-" for name in names]
         problems = len(student.problems)
         note = f"{problems} file{'s' * (problems != 1)} not graded" if problems else ""
-        rows.append([printable(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
+        rows.append([short(student.name), *cells, f"{student.total:g}", f"{student.most:g}", note])
     return align(rows, right=range(1, len(rows[0])))
 
 
@@ -42,7 +43,7 @@ def listing(entries: list[Entry]) -> str:
     rows += [[one.student, one.id, "late" * one.late, one.file, one.problem] for one in entries]
     lost = len({one.student for one in entries} - {one.student for one in entries if not one.problem})
     count = f"{len({one.student for one in entries})} students, {lost} of them with nothing to grade."
-    return f"{align([list(map(printable, row)) for row in rows])}\n\n{count}"
+    return f"{align([list(map(short, row[:-1])) + [printable(row[-1])] for row in rows])}\n\n{count}"
 
 
 def write_all(report: ReportFolder, people: list[Student], gradings: list[Grading], gradescope: bool = False) -> None:
@@ -76,8 +77,9 @@ def _returned(folder: Path, people: list[Student]) -> bytes:
             # A partner's file is named after the partner.
             answers = (grading.file for grading in student.gradings if grading.student == student.name)
             first, *rest = PurePath(next(answers, student.page.partition("/")[2])).parts
-            name = f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"
-            page = zipfile.ZipInfo(printable(name))  # without a time, so the same pages give the same archive
+            name = re.sub(r"[\\:]", "_", printable(f"{first}/feedback.html" if rest else f"{PurePath(first).stem}.html"))
+            name = PurePath(student.page).name if name in archive.namelist() else name
+            page = zipfile.ZipInfo(name)  # without a time, so the same pages give the same archive
             page.compress_type = zipfile.ZIP_DEFLATED
             archive.writestr(page, (folder / student.page).read_bytes())
     return content.getvalue()

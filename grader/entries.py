@@ -4,12 +4,13 @@ import errno
 import os
 import re
 import stat
-from collections import Counter
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime, timezone
-from pathlib import Path
-from typing import Iterator
+from itertools import groupby
+from pathlib import Path, PurePath
+from typing import Any, Callable, Iterator
+from unicodedata import normalize
 
 from helpers.exercise.notebook import exercises
 
@@ -41,7 +42,7 @@ class Entry(Owner):
             return b"", self.problem
         try:
             # A pipe must not make the grader wait, nor a link lead it elsewhere.
-            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+            descriptor = os.open(self.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY)
             with open(descriptor, "rb") as file:
                 status = os.fstat(descriptor)
                 if not stat.S_ISREG(status.st_mode):
@@ -65,6 +66,7 @@ LITTER = {
 }  # fmt: skip
 COURSE = ("exercises", "notebooks", "solutions")  # folders by which a clone of the course is recognized
 GRADESCOPE = "submission_metadata.yml"  # names the students whose folders are beside it
+ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz", ".7z", ".rar")
 SIDE = {GRADESCOPE, "index.html", "grades.csv"}  # files about a class that Gradescope, Brightspace and Sakai add
 RECEIPT = re.compile(r".+_attempt_[\d-]+\.txt")  # Blackboard's, beside each file
 # Names of a student's file or folder in the downloads of learning platforms, as patterns. The first that fits counts.
@@ -141,13 +143,18 @@ def find(paths: list[Path], names: Naming = Naming()) -> list[Entry]:
         entries += _in_folder(path, names) if os.path.isdir(path) else _at(path, names, path.resolve().parent.name)
     owners = {entry.student for entry in entries if not RECEIPT.fullmatch(entry.file)}
     entries = [entry for entry in entries if entry.student not in owners or not RECEIPT.fullmatch(entry.file)]
-    entries.sort(key=lambda entry: (entry.student, entry.file))
-    count, most = Counter(), f"at most {MAX_FILES} files of a student are. Hand in one notebook per exercise."
-    for k, entry in enumerate(entries):
-        count[entry.student] += not entry.problem
-        if count[entry.student] > MAX_FILES and not entry.problem:
-            entries[k] = replace(entry, problem=f"{entry.file} is not graded: {most}")
-    return entries
+    entries.sort(key=lambda entry: (entry.student, bool(entry.problem), entry.file))
+    by_student = [list(group) for _, group in groupby(entries, key=lambda entry: entry.student)]
+    return [entry for group in by_student for entry in (*group[:MAX_FILES], *_beyond(group[MAX_FILES:]))]
+
+
+def _beyond(entries: list[Entry]) -> list[Entry]:
+    """One entry for all of a student's that are too many."""
+    if not entries:
+        return []
+    problem = entries[0].file + (f" and {len(entries) - 1} more are" if entries[1:] else " is")
+    most = f"at most {MAX_FILES} files of a student are. Hand in one notebook per exercise."
+    return [replace(entries[0], problem=f"{problem} not graded: {most}")]
 
 
 def remarks(entries: list[Entry], names: Naming) -> list[str]:
@@ -182,7 +189,7 @@ def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
     folder = os.path.isdir(path) and not linked
     if folder and (found := list(_entries_below(path.parent, path, names))):
         return found
-    problem = _no_submissions(path) if folder or not _is_notebook(path.name) else ""
+    problem = _no_submissions(path, path.parent) if folder or not _is_notebook(path.name) else ""
     if not problem and path.stem in exercises() and not linked and not names.owner(path.name):
         names = Naming(student=owner)
         problem = "" if owner else (
@@ -194,11 +201,7 @@ def _at(path: Path, names: Naming, owner: str = "") -> list[Entry]:
 
 def _submitters(root: Path) -> dict[str, Owner]:
     """The owner of each folder of an export from Gradescope, by the file that it adds."""
-    try:
-        text = (root / GRADESCOPE).read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return {}
-    owners = {}
+    text, owners = Entry(GRADESCOPE, root / GRADESCOPE).read()[0].decode("utf-8", "replace"), {}
     for part in re.split(r"^(?=\S+:\s*$)", text, flags=re.MULTILINE):
 
         def values(key: str) -> list[str]:
@@ -213,44 +216,67 @@ def _submitters(root: Path) -> dict[str, Owner]:
 
 def _entries_below(root: Path, top: Path, names: Naming) -> Iterator[Entry]:
     closed: list[OSError] = []
-    for here, folders, files in os.walk(top, onerror=closed.append):
+    for here, folders, files in walk(top, closed.append):
         clone = set(COURSE) <= set(folders)
-        passed_over = {*LITTER, *({"notebooks", "solutions"} if clone else ())}
-        folders[:] = [n for n in sorted(folders) if n not in passed_over and not Path(here, n).is_symlink()]
-        folders[:] = [n for n in folders if not os.path.exists(Path(here, n, "pyvenv.cfg"))]
-        yield from (_entry(root, Path(here, name), names) for name in sorted(files) if _is_notebook(name))
+        passed_over = {*LITTER, *({"notebooks", "solutions", "tests"} if clone else ())}
+        folders[:] = [n for n in folders if n not in passed_over and not os.path.exists(Path(here, n, "pyvenv.cfg"))]
+        for path in (Path(here, name) for name in (*folders, *files)):
+            folder = path.name in folders
+            useless = os.path.islink(path) if folder else path.name.lower().endswith(ARCHIVES)
+            if useless or _is_notebook(path.name) and not folder:
+                yield _entry(root, path, names, _no_submissions(path, root) if useless else "")
     for error in closed:  # this folder's student should not be missing from the report
         file = Path(error.filename).relative_to(root)
         yield _entry(root, Path(error.filename), names, f"{file} cannot be read: {error.strerror}.")
+
+
+def walk(
+    top: Path | str, onerror: Callable[[OSError], Any] = lambda error: None
+) -> Iterator[tuple[str, list[str], list[str]]]:
+    """As os.walk, in the order of the names, and to any depth."""
+    todo = [str(top)]
+    while todo:
+        here, folders, files = todo.pop(), [], []
+        try:
+            for entry in sorted(os.scandir(here), key=lambda entry: entry.name):
+                (folders if entry.is_dir(follow_symlinks=False) or os.path.isdir(entry) else files).append(entry.name)
+        except OSError as error:
+            onerror(error)
+        yield here, folders, files
+        inner = (os.path.join(here, name) for name in reversed(folders))
+        todo += (folder for folder in inner if not os.path.islink(folder))
 
 
 def _is_notebook(name: str) -> bool:
     return name.lower().endswith(".ipynb") and not name.startswith("._") and name.lower() != ".ipynb"
 
 
-def _no_submissions(path: Path) -> str:
+def _no_submissions(path: Path, root: Path) -> str:
     """Why a name below the submissions gives no notebook."""
+    file = path.relative_to(root)
     unpack = (
         "Only notebooks (.ipynb) are graded: unpack archives, and hand in the notebook itself, not what was made of it."
     )
     if path.is_symlink():
-        return f"{path.name} is a symbolic link, and is not followed. Hand in the notebook itself."
+        return f"{file} is a symbolic link, and is not followed. Hand in the notebook itself."
     if not os.path.isdir(path):
         renamed = "Rename it so that it ends in .ipynb." if ".ipynb" in path.name[1:] else unpack
-        return f"{path.name} is not a notebook. {renamed}"
-    below = [Path(here, name) for here, folders, names in os.walk(path) for name in (*names, *folders)]
-    files = [file for file in below if file.is_symlink() or not os.path.isdir(file)]
-    files = sorted(str(file.relative_to(path)) for file in files if file.name not in LITTER)
-    if not files:
-        return f"{path.name} is an empty folder."
-    more = f" and {len(files) - 5} more" if len(files) > 5 else ""
-    return f"There is no notebook in {path.name}, only {', '.join(files[:5])}{more}. {unpack}"
+        return f"{file} is not a notebook. {renamed}"
+    below = [Path(here, name) for here, _, names in walk(path) for name in names if name not in LITTER]
+    if not below:
+        return f"{file} is an empty folder."
+    notebooks = [file for file in below if _is_notebook(file.name)]
+    listed = sorted(str(file.relative_to(path)) for file in notebooks or below)
+    names = ", ".join(listed[:5]) + f" and {len(listed) - 5} more" * (len(listed) > 5)
+    if notebooks:
+        return f"In {file} there are notebooks only where none is looked for: {names}. Move yours to {file} itself."
+    return f"There is no notebook in {file}, only {names}. {unpack}"
 
 
 def _entry(root: Path, path: Path, names: Naming, problem: str = "") -> Entry:
     """submissions/ann/06.ipynb and submissions/ann.ipynb are Ann's."""
     file = path.relative_to(root)
-    first = file.parts[0]
-    plain = first if len(file.parts) > 1 or os.path.isdir(path) else path.stem
+    first = normalize("NFC", file.parts[0])  # macOS takes letters and their accents apart
+    plain = first if len(file.parts) > 1 or os.path.isdir(path) else PurePath(first).stem
     owner = names.owner(first) or names.owner(plain) or Owner(student=plain)
     return Entry(str(file), path, problem, **asdict(owner))

@@ -7,8 +7,10 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
+from unicodedata import normalize
 
 WIDTH = 24  # characters of a bar
+MOST_SHOWN = 80  # of a name
 
 
 def bar(what: str, done: int, of: int) -> None:
@@ -22,6 +24,11 @@ def bar(what: str, done: int, of: int) -> None:
 def printable(text: str) -> str:
     """The text on one line, without control characters."""
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def short(text: str) -> str:
+    """The text on one line of a table, without its middle if it is long."""
+    return printable(text if len(text) <= MOST_SHOWN else f"{text[: MOST_SHOWN // 2]}...{text[-MOST_SHOWN // 2 :]}")
 
 
 def no_formula(cell: str) -> str:
@@ -39,7 +46,7 @@ def as_csv(rows: Iterable[list[str]]) -> str:
 def read_csv(path: Path) -> tuple[list[str], list[dict[str, str]]]:
     """The columns of a CSV file with a line of their names, and its rows. Raises OSError, ValueError or csv.Error."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        text = normalize("NFC", path.read_text(encoding="utf-8-sig"))
     except UnicodeDecodeError:
         raise ValueError("it isn't in UTF-8, which Excel calls CSV UTF-8 when you save") from None
     lines = csv.DictReader(io.StringIO(text), delimiter=max(",;\t", key=text.partition("\n")[0].count))

@@ -17,6 +17,7 @@ from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check,
 
 from .inside.cell import plain
 
+MOST_CELLS = 2_000
 MOST_CHARACTERS = 16_384  # of an answer, lest it is a table of inputs that were seen; the tests' longest has 3,467
 
 
@@ -41,18 +42,22 @@ class SubmittedCell:
 
     def __init__(self, number: int, saved: dict[str, Any]) -> None:
         self.number = number  # in the notebook, from 1
-        self.id = str(saved.get("id"))
+        self.id = _text(saved.get("id"))
         metadata = saved.get("metadata")
         grading = metadata.get("nbgrader") if isinstance(metadata, dict) else None
         # nbgrader's name of a cell, which is its id in the course, and outlives tools that know no ids; "" for none
-        self.grade_id = str(grading.get("grade_id", "")) if isinstance(grading, dict) else ""
+        self.grade_id = _text(grading.get("grade_id")) if isinstance(grading, dict) else ""
         self.is_code = saved.get("cell_type") == "code"
-        source = saved.get("source", "")
-        self.source = "".join(map(str, source)) if isinstance(source, list) else str(source)
+        source = saved.get("source")
+        self.source = "".join(map(_text, source)) if isinstance(source, list) else _text(source)
 
     def defines(self, wanted: NotebookNode) -> bool:
         """Whether it defines all functions of an answer cell."""
         return set() < set(_functions(wanted.source)) <= set(_functions(self.source))
+
+
+def _text(saved: Any) -> str:
+    return saved if isinstance(saved, str) else ""
 
 
 def _functions(source: str) -> list[str]:
@@ -101,11 +106,15 @@ def _parts(wanted: NotebookNode, first: SubmittedCell, cells: list[SubmittedCell
     """The answer's cells: those that splitting it has left, if their code makes sense together; not its copies."""
     name = first.grade_id or wanted.id
     parts = [cell for cell in cells if cell is first or cell.grade_id == name and cell.is_code]
+    if sum(cell.defines(wanted) for cell in parts) > 1:
+        return [first]
+    source = "\n".join(cell.source for cell in parts)
     try:
-        plain("\n".join(cell.source for cell in parts))
+        if len(source) <= MOST_CHARACTERS:  # else they are refused, and compiling them may take minutes
+            plain(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [first]
-    return parts if sum(cell.defines(wanted) for cell in parts) <= 1 else [first]
+    return parts
 
 
 def _strays(exercise: str, cells: list[SubmittedCell], used: list[SubmittedCell]) -> dict[str, int]:
@@ -148,6 +157,11 @@ def _cells(path: Path, content: bytes) -> list[SubmittedCell]:
         )
     if not isinstance(cells, list) or not all(isinstance(cell, dict) for cell in cells):
         raise UnusableSubmission(f"{path} is not a Jupyter notebook of format 4: it has no list of cells.")
+    if len(cells) > MOST_CELLS:
+        raise UnusableSubmission(
+            f"{path} has {len(cells):,} cells, and at most {MOST_CELLS:,} are looked through. "
+            "Take a fresh copy of the exercise and paste your answer in."
+        )
     return [SubmittedCell(number, cell) for number, cell in enumerate(cells, 1)]
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from helpers.course import ROOT, own_exercises
 
+from .entries import walk
 from .inside import seccomp
 
 INSIDE = Path(__file__).parent / "inside"
@@ -137,7 +138,7 @@ def _inodes(hidden: Iterable[str]) -> set[tuple[int, int]]:
     inodes, needed = set(), {os.path.realpath(path) for path in (*_visible(), INSIDE)}
     for top in hidden:
         files = [top]
-        for here, folders, names in os.walk(top):
+        for here, folders, names in walk(top):
             folders[:] = [name for name in folders if name[0] != "." and os.path.join(here, name) not in needed]
             files += (os.path.join(here, name) for name in names)
         for file in files:

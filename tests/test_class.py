@@ -270,7 +270,7 @@ def test_files_that_vanish_or_cannot_be_read_are_in_the_report(tmp_path, monkeyp
 
 
 def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
-    odd = ["two\nlines", "<b>bold&amp;", "\x1b[2Jred", os.fsdecode(b"\xff\xfe"), "=1+1", "-", "a" * 200]
+    odd = ["two\nlines", "two\tlines", "..\\..\\up", "<b>bold&amp;", "\x1b[2Jred", os.fsdecode(b"\xff\xfe"), "=1+1", "-", "a" * 200]
     folder = tmp_path / "class"
     for name in odd:
         (folder / name).mkdir(parents=True)
@@ -287,6 +287,8 @@ def test_names_of_any_kind_break_no_file_of_the_report(tmp_path):
     written = [*(out / "students").glob("*.html"), out / "statistics.html"]
     assert len(written) == len(odd) + 1 and not any("<b>bold" in page.read_text("utf-8") for page in written)
     assert len(list((out / "gradescope").glob("*.json"))) == len(odd)
+    with zipfile.ZipFile(out / "return.zip") as pages:
+        assert len({*pages.namelist()}) == len(odd) and not any("\\" in name for name in pages.namelist())
     table = (
         class_report.table(gradebook.students(list(gradings.values()))) + "\n" + (out / "scores.csv").read_text("utf-8")
     )

@@ -3,6 +3,7 @@
 import base64
 import codecs
 import csv
+import io
 import json
 import os
 import random
@@ -10,6 +11,7 @@ import re
 import shutil
 import subprocess
 import sys
+import zipfile
 from collections import defaultdict
 from dataclasses import replace
 from pathlib import Path
@@ -17,12 +19,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from grader import alike, assignment, roster, submission
+from grader import alike, assignment, roster, submission, walls
 from grader.__main__ import main
 from grader.class_report import _csv, listing, rendered
 from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students, summary, unknown
+from grader.inside.cell import plain
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.corpus import answers
@@ -59,12 +62,13 @@ def test_an_answer_that_is_long_enough_for_a_table_is_refused():
         ("answer.py", "answer.py is not a notebook"),
         ("notes.txt", "notes.txt is not a notebook"),
         ("empty/", "empty is an empty folder."),
-        ("zipped/01.zip", "There is no notebook in zipped, only 01.zip. Only notebooks"),
+        ("zipped/01.zip", "zipped/01.zip is not a notebook. Only notebooks (.ipynb) are graded: unpack archives"),
         (".hidden/notes.txt", "There is no notebook in .hidden, only notes.txt"),
+        ("ann-2/.ipynb_checkpoints/02.ipynb", "In ann-2 there are notebooks only where none is looked for: .ipynb_checkpoints/02.ipynb."),
     ],
 )
 def test_a_name_without_a_notebook_has_a_row_that_says_why(tmp_path, name, words):
-    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).mkdir() if name.endswith("/") else (tmp_path / name).write_text("x")
     (tmp_path / "ann.ipynb").write_text(notebook())
     (tmp_path / ".DS_Store").write_text("x")
@@ -219,12 +223,12 @@ def test_nobody_is_lost_whatever_lies_there(tmp_path, seed):
         for entry in found:
             content, why = entry.read()
             assert bool(content) != bool(why)
-            assert ("symbolic link" in why) == path.is_symlink()
+            assert ("symbolic link" in why) == entry.path.is_symlink()
             assert ("empty folder" in why) == (path.is_dir() and not path.is_symlink() and not list(path.iterdir()))
             assert ("is not a notebook" in why) == (
-                path.is_file()
-                and not path.is_symlink()
-                and (not name.lower().endswith(".ipynb") or name.startswith("._"))
+                entry.path.is_file()
+                and not entry.path.is_symlink()
+                and (not entry.path.name.lower().endswith(".ipynb") or entry.path.name.startswith("._"))
             )
             assert ("named like an exercise" in why) == (
                 name == f"{MEAN}.ipynb" and path.is_file() and len(names) > 1 and not path.is_symlink()
@@ -255,8 +259,9 @@ def test_one_student_cannot_hand_in_without_end(tmp_path):
     (tmp_path / "ann").mkdir()
     for k in range(MAX_FILES + 5):
         (tmp_path / "ann" / f"{k:03}.ipynb").write_text(notebook())
-    problems = [entry.problem for entry in find([tmp_path])]
-    assert sum(map(bool, problems)) == 5 and "at most 60 files of a student" in problems[-1]
+    *graded, last = find([tmp_path])
+    assert len(graded) == MAX_FILES and not any(entry.problem for entry in graded)
+    assert last.problem.startswith("ann/060.ipynb and 4 more are not graded: at most 60 files of a student are.")
 
 
 def test_the_list_comes_before_anything_runs_and_several_folders_are_refused(tmp_path, capsys):
@@ -285,6 +290,120 @@ def test_everything_may_be_one_students(tmp_path):
     for name in ("a.ipynb", "b.ipynb", "c.txt"):
         (tmp_path / name).write_text(notebook())
     assert {entry.student for entry in find([tmp_path], naming(student="me"))} == {"me"}
+
+
+# --- what nobody hands in by accident -----------------------------------------------------
+
+
+def in_a_zip(*names):
+    """An archive whose names lead out of the folder where it is unpacked."""
+    content = io.BytesIO()
+    with zipfile.ZipFile(content, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name in names:
+            archive.writestr(name, notebook())
+    return content.getvalue()
+
+
+@pytest.mark.parametrize(
+    "name, make, words",
+    [
+        ("a.ipynb", lambda path: path.symlink_to(SOLUTIONS / f"{MEAN}.ipynb"), "a.ipynb is a symbolic link"),
+        ("a/2.ipynb", lambda path: path.symlink_to("/dev/zero"), "a/2.ipynb is a symbolic link"),
+        ("a/all", lambda path: path.symlink_to(SOLUTIONS), "a/all is a symbolic link"),
+        ("a/again", lambda path: path.symlink_to("."), "a/again is a symbolic link"),
+        ("a.ipynb", os.mkfifo, "a.ipynb is not a file."),
+        ("a.ipynb", lambda path: os.truncate(os.open(path, os.O_CREAT | os.O_WRONLY), 10**12), "a.ipynb has 1000000 MB;"),
+        ("a.zip", lambda path: path.write_bytes(in_a_zip("../../x.ipynb", "/x.ipynb")), "a.zip is not a notebook."),
+        ("a.ipynb", lambda path: path.write_bytes(in_a_zip("x.ipynb")), "a.ipynb is not a notebook, or its file"),
+        ("a.ipynb", lambda path: path.write_text("[" * 10**6), "a.ipynb is not a notebook, or its file"),
+        ("a.ipynb", lambda path: path.write_text(with_cells(10**5)), "a.ipynb has 100,0"),
+    ],
+)  # fmt: skip
+def test_what_is_hostile_is_named_and_leads_nowhere(tmp_path, name, make, words):
+    """Beside each lies a notebook of the same student, which counts."""
+    folder = tmp_path / "class"
+    (folder / name).parent.mkdir(parents=True)
+    make(folder / name)
+    (folder / "a").mkdir(exist_ok=True)
+    (folder / "a" / "good.ipynb").write_text(notebook())
+    before = sorted(tmp_path.rglob("*"))
+    said = []
+    for entry in find([folder]):
+        content, why = entry.read()
+        try:
+            submission.parse(Path(entry.file), content) if not why else None
+        except submission.UnusableSubmission as error:
+            why = str(error)
+        assert entry.student == "a"
+        said.append(why)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert len(said) == 2 and "" in said and "".join(said).startswith(words)
+
+
+def with_cells(count):
+    made = json.loads(notebook())
+    return json.dumps(made | {"cells": made["cells"] + [{}] * count})
+
+
+@pytest.fixture
+def emptied(tmp_path):
+    """A folder whose content may be too deep for pytest to remove."""
+    (folder := tmp_path / "class").mkdir()
+    yield folder
+    subprocess.run(["rm", "-rf", folder], check=True)
+
+
+@pytest.mark.parametrize("name, depth, why", [("d", 1500, ""), ("d" * 200, 30, "cannot be read: File name too long.")])
+def test_a_notebook_in_a_thousand_folders_is_found_and_one_that_no_path_reaches_told_of(emptied, name, depth, why):
+    (emptied / "zoe.ipynb").write_text(notebook())
+    here = os.open(emptied, os.O_RDONLY)
+    for _ in range(depth):
+        os.mkdir(name, dir_fd=here)
+        outer, here = here, os.open(name, os.O_RDONLY, dir_fd=here)
+        os.close(outer)
+    with open(os.open("x.ipynb", os.O_CREAT | os.O_WRONLY, dir_fd=here), "w") as file:
+        file.write(notebook())
+    inode = os.stat("x.ipynb", dir_fd=here).st_ino
+    os.close(here)
+    deep, zoe = find([emptied])
+    assert (deep.student, zoe.student) == (name, "zoe") and deep.read()[1].endswith(why) and zoe.read()[0]
+    assert bool(deep.read()[0]) == ((inode, emptied.stat().st_dev) in walls._inodes([str(emptied)])) == (not why)
+    assert all(len(line) < 10_000 for line in listing([deep, zoe]).splitlines())
+
+
+def test_the_file_that_names_gradescopes_students_is_read_like_a_submission(tmp_path):
+    (tmp_path / "class" / "s1").mkdir(parents=True)
+    (tmp_path / "class" / "s1" / "x.ipynb").write_text(notebook())
+    (tmp_path / "elsewhere.yml").write_text("s1:\n  :submitters:\n  - :name: Eve\n    :sid: '1'\n")
+    metadata = tmp_path / "class" / "submission_metadata.yml"
+    metadata.symlink_to(tmp_path / "elsewhere.yml")
+    assert [entry.student for entry in find([tmp_path / "class"])] == ["s1"]
+    metadata.unlink()
+    os.mkfifo(metadata)  # which nobody writes to
+    assert [entry.student for entry in find([tmp_path / "class"])] == ["s1"]
+
+
+def test_a_name_is_the_same_whether_its_accents_stand_alone_or_not(tmp_path):
+    (tmp_path / "class").mkdir()
+    (tmp_path / "class" / "Zoe\u0308.ipynb").write_text(notebook())
+    (tmp_path / "class.csv").write_text("name\nZo\u00eb\n")
+    (entry,) = find([tmp_path / "class"])
+    people = students([graded(entry.student)])
+    assert roster.read([tmp_path / "class.csv"]).remarks(people) == ["1 on the roster, 1 handed in."]
+
+
+@pytest.mark.parametrize("odd", ["\0", "\ud800"])
+def test_a_character_that_no_program_has_is_named(odd):
+    source = f"{RIGHT}\n# {odd}"
+    with pytest.raises(SyntaxError, match="Line 5: .* is a character that no program has"):
+        plain(source)
+    assert alike.pieces(source, "") and not alike.is_own(source, RING)
+
+
+def test_parts_of_an_answer_that_are_too_long_together_are_not_read():
+    """Not even compiled: for 30 MB that takes minutes."""
+    with pytest.raises(submission.UnusableSubmission, match="has 20,1.. characters"):
+        edited(lambda cell, cells: cells.append(cell | {"id": "5f1c2d3e", "source": "(" * 20_000}))
 
 
 # --- notebooks ----------------------------------------------------------------------------

@@ -29,6 +29,9 @@ def plain(source: str, file: str = "<answer>") -> str:
 
 
 def _flaw(source: str) -> SyntaxError | None:
+    if odd := re.search("[\0\ud800-\udfff]", source):  # NUL, and halves of characters
+        line = source[: odd.start()].count("\n") + 1
+        return SyntaxError(f"{odd[0]!a} is a character that no program has", ("<answer>", line, None, None))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
