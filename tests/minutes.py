@@ -25,6 +25,11 @@ def tags(cell):
     return cell.metadata.get("tags", [])
 
 
+def is_folded(cell):
+    """Whether the code is bookkeeping, folded in."""
+    return cell.metadata.get("jupyter", {}).get("source_hidden", False)
+
+
 def minutes(cells):
     """The minutes that these cells take a reader: (all but the optional sections, the optional sections)."""
     spent, above, level, seen = [0.0, 0.0], "", None, set()
@@ -53,7 +58,7 @@ def code(cell, above, seen=frozenset()):
     if re.match(r"check_practice\(", cell.source):
         words = [word.lower() for word in re.findall(r"(\w+) minutes?", above)]
         return next((STATED[word] for word in words if word in STATED), 2)
-    read = [line for line in cell.source.splitlines() if line.strip() and line not in seen]
+    read = [line for line in cell.source.splitlines() if line.strip() and line not in seen] * (not is_folded(cell))
     return len(read) / 10 + ("predict" in tags(cell))
 
 

@@ -13,7 +13,7 @@ from nbclient import NotebookClient
 from helpers.model import flatten
 from tests import ROOT
 from tests.kernels import LocalAsyncKernelManager
-from tests.minutes import CHAPTERS, LONGEST, OPTIONAL, about, due, minutes, said, tags
+from tests.minutes import CHAPTERS, LONGEST, OPTIONAL, about, due, is_folded, minutes, said, tags
 from tests.sampling import is_taken, when
 
 PAGES = sorted((ROOT / "notebooks").glob("[a-z]*.ipynb"))  # without a number
@@ -137,7 +137,8 @@ def test_a_chapter_comes_to_its_point(chapter):
         ):
             assert spent <= MOST_CODE
             return
-        spent += sum(bool(line.strip()) for line in cell.source.splitlines()) * (cell.cell_type == "code")
+        shown = cell.cell_type == "code" and not is_folded(cell)
+        spent += sum(bool(line.strip()) for line in cell.source.splitlines()) * shown
     raise AssertionError(f"{path.stem} has no section {POINTS[chapter]!r}")
 
 

@@ -15,6 +15,7 @@ from PIL import Image
 
 from collectives.draw.canvas import PALETTE, ink_on
 from tests import ROOT
+from tests.minutes import is_folded
 from tests.sampling import is_taken, is_night
 from tests.website import Page
 from tools.notebooks import stored_picture
@@ -38,6 +39,7 @@ def test_every_notebook_is_on_the_site_with_its_cells_pictures_and_folds(pages):
         folds = [
             c for c in code if c.metadata.get("jupyter", {}).get("outputs_hidden") and c.outputs and c not in played
         ]
+        folds += [c for c in code if is_folded(c)]
         there = pages[f"{path.parent.name}/{path.stem}.html"]
         in_cells = path.stem == "00_start_here"  # a check is a part of the cell above it
         checks = [c for c in code if in_cells and CHECK.fullmatch(c.source)]

@@ -251,15 +251,15 @@ def toctree(caption: str, *pages: str) -> str:
 
 
 def fit_cell(cell: dict, figures: Figures, runnable: dict[str, dict]) -> None:
-    """Fold outputs that a reader should predict, as JupyterLab does; but a recording begins with the question.
+    """Fold bookkeeping, and outputs that a reader should predict, as JupyterLab does; but a recording begins with the question.
 
     runnable: the page's cells that a reader can run, by their ids; a check is a part of the cell with its function.
     """
-    folded = cell["metadata"].get("jupyter", {}).get("outputs_hidden", False)
-    folded = folded and not any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
-    if folded:
-        cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), "hide-output"]
     asks = any(RECORDING in output.get("metadata", {}) for output in cell["outputs"])
+    hidden = cell["metadata"].get("jupyter", {})
+    folded = hidden.get("outputs_hidden", False) and not asks
+    tags = ["hide-output"] * folded + ["hide-input"] * hidden.get("source_hidden", False)
+    cell["metadata"]["tags"] = [*cell["metadata"].get("tags", []), *tags]
     cell["outputs"] = page_outputs(cell["outputs"], figures, folded)
     if moving := RECORDINGS["players"].get(f"{figures.page.stem}/{cell['id']}"):
         player = figures.playing(moving, None)
