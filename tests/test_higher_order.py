@@ -143,18 +143,36 @@ def custom_function_call():
     return by_row, torch.func.jacrev(torch.func.grad(lambda x: (x**3).sum()))(x)
 
 
-def compiled_whole():
+def of_halves():
     model = torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.Tanh())
     with torch.no_grad():
         for p in model.parameters():
             p.fill_(0.5)
+    return model
+
+
+def compiled_whole():
+    model = of_halves()
     return torch.compile(lambda x: model(x).sin(), fullgraph=True, backend="aot_eager")(torch.ones(2, 3)).detach()
+
+
+def compiled_modules():
+    """torch.cond compiles its branches, modules too, in a model that is compiled itself."""
+    model = of_halves()
+
+    def branches(x):
+        return torch.cond(x.sum() > 0, lambda x: model(x), lambda x: model[1](x), (x,))
+
+    compiled = torch.compile(of_halves(), fullgraph=True, backend="aot_eager")
+    (compiled(torch.ones(2, 3)) + branches(torch.ones(2, 3))).sum().backward()
+    return model[0].weight.grad, next(compiled.parameters()).grad
 
 
 PROGRAMS = [
     flex_attention, cond, while_loop, scan, associative_scan, map_, foreach_map, out_dtype, strict_mode, hints_wrapper,
     run_const_graph, invoke_subgraph, wrap, wrap_with_set_grad_enabled, wrap_with_autocast, tag_activation_checkpoint,
     wrap_activation_checkpoint, run_with_rng_state, invoke_quant, print_, while_loop_stack_output, custom_function_call,
+    compiled_whole, compiled_modules,
 ]  # fmt: skip
 
 
@@ -169,7 +187,7 @@ def test_watching_changes_nothing_of_a_higher_order_operator(program):
 # Those that only a compiler or an exporter puts into a graph, and no program calls; FlexAttention has no backward on a CPU.
 IN_GRAPHS = {
     "_export_tracepoint", "aoti_call_delegate", "auto_functionalized", "auto_functionalized_v2", "autograd_function_apply",
-    "call_torchbind", "dynamo_bypassing_wrapper", "executorch_call_delegate", "flat_apply", "flex_attention_backward",
+    "call_torchbind", "control_deps", "dynamo_bypassing_wrapper", "executorch_call_delegate", "flat_apply", "flex_attention_backward",
     "graphsafe_run_with_rng_state", "inductor_compiled_code", "inline_asm_elementwise", "invoke_leaf_function",
     "invoke_quant_packed", "local_map_hop", "register_hook", "run_dtensor_rng_op", "triton_kernel_wrapper_functional",
     "trace_wrapped", "triton_kernel_wrapper_mutation", "with_effects",
@@ -185,8 +203,8 @@ def test_each_higher_order_operator_of_torch_has_a_program():
 
 
 # torch refuses the backward of cond and of while_loop there.
-REFUSED = cond, while_loop_stack_output
-UNDER_WAY = [*(program for program in PROGRAMS if program not in REFUSED), compiled_whole]
+REFUSED = cond, while_loop_stack_output, compiled_modules
+UNDER_WAY = [program for program in PROGRAMS if program not in REFUSED]
 
 
 @pytest.mark.slow

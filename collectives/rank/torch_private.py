@@ -9,7 +9,7 @@ import functools
 import os
 import sys
 import warnings
-from contextlib import contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, nullcontext, suppress
 from operator import attrgetter
 from pkgutil import resolve_name
 from types import FrameType
@@ -268,14 +268,6 @@ run_backward = IDLING.takes("torch.autograd._engine_run_backward")
 WATCHING.takes("torch.autograd._engine_run_backward")
 
 
-def compiles_itself() -> bool:
-    """Whether the mode that asks is asked for an operator of torch's that compiles itself when it is called."""
-    frame = sys._getframe(2)  # the mode's caller
-    while frame is not None and frame.f_code.co_filename.startswith(_COMPILERS):
-        frame = frame.f_back
-    return frame is not None and frame.f_code.co_filename.startswith(_COMPILE_THEMSELVES)
-
-
 def is_higher_order(operator: Any) -> bool:
     """Whether an operator takes functions of tensors, and so has no schema."""
     return not hasattr(operator, "_schema")
@@ -325,8 +317,44 @@ def stepping_aside(hooks: torch.autograd.graph.saved_tensors_hooks) -> Iterator[
         torch.autograd.graph.disable_saved_tensors_hooks = disabled
 
 
-_COMPILE_THEMSELVES = FOLDER + "_higher_order_ops" + os.sep, os.path.join(FOLDER, "nn", "attention", "")
-_COMPILERS = FOLDER + "_dynamo" + os.sep, os.path.join(FOLDER, "utils", "_python_dispatch.py")
+_MODULE_HOOKS = [OBSERVING.takes(f"torch.nn.modules.module._global_forward_{kind}", {}) for kind in ("hooks", "pre_hooks")]
+_COMPILE_THEMSELVES = FOLDER + "_higher_order_ops" + os.sep  # torch.cond has no other way to run
+
+
+@contextmanager
+def uncompiled() -> Iterator[None]:
+    """A context in which torch.compile compiles nothing, so that hooks and modes see a program layer by layer.
+
+    torch.compiler is loaded only when a program compiles: that costs every rank a second.
+    """
+    compile = torch.compile
+    with ExitStack() as stack, warnings.catch_warnings():
+        warnings.filterwarnings("ignore", ".*when there are global hooks on modules")  # which are not the program's
+
+        @functools.wraps(compile)
+        def compiling(*args: Any, **kwargs: Any) -> Any:
+            function = compile(*args, **kwargs)
+            if sys._getframe(1).f_code.co_filename.startswith(_COMPILE_THEMSELVES):
+                return functools.partial(_compiled, function)
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+            return function
+
+        if "torch._dynamo" in sys.modules:  # something may be compiled already
+            stack.enter_context(torch.compiler.set_stance("force_eager"))
+        torch.compile = compiling
+        stack.callback(setattr, torch, "compile", compile)
+        yield
+
+
+def _compiled(function: Callable, *args: Any, **kwargs: Any) -> Any:
+    """The result of a function that is compiled nevertheless, without hooks of this package, which can't be."""
+    with ExitStack() as stack:
+        stack.enter_context(torch.compiler.set_stance("default"))
+        for hooks in _MODULE_HOOKS:
+            for key, hook in list(hooks.items()):
+                if getattr(hook, "__module__", "").startswith(__package__.partition(".")[0]):
+                    stack.callback(hooks.__setitem__, key, hooks.pop(key))
+        return function(*args, **kwargs)
 
 
 class DispatchMode(_DispatchMode):

@@ -1,6 +1,7 @@
 """The first tensor that ranks and one process don't have in common, from their records."""
 
 from collections import defaultdict
+from dataclasses import replace
 from typing import Callable, Sequence
 
 import torch
@@ -28,19 +29,22 @@ def compare(ranks: Sequence[FirstSteps], one: FirstSteps) -> Comparison:
     return _Comparing(list(ranks), one).judged()
 
 
-def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool], FirstSteps | str]) -> Comparison:
+def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool, int], FirstSteps | str]) -> Comparison:
     """Compare with one process, which `alone` runs.
 
-    alone: returns its record, or a sentence on why it can't run; its argument is whether it also gets all ranks' parts of
-        tensors that the program cuts, or writes down, by rank: only if it can't be compared without, since some aren't data.
+    alone: returns its record, or a sentence on why it can't run.  Its arguments are whether it also gets all ranks' parts of
+        tensors that the program cuts, or writes down, by rank (only if it can't be compared without, since some aren't
+        data), and how its gradients are shaken (see first_steps.recorded).
     """
     latest: Comparison | None = None
     for join in (False, True):
-        single = alone(join)
+        single = alone(join, 0)
         if isinstance(single, str):
             comparison = Comparison("cannot compare", single, len(ranks), remarks=clues.of_ranks(ranks))
         else:
             comparison = compare(ranks, single)
+            if comparison.stepped and (amplified := _amplified(single, lambda shaken: alone(join, shaken))):
+                comparison = replace(comparison, verdict="cannot compare", reason=amplified, first="")
         if comparison.verdict != "cannot compare":
             return comparison
         if latest is None or not isinstance(single, str):
@@ -48,6 +52,15 @@ def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool], Firs
         if not differ([record.feed for record in ranks]):
             break
     return latest
+
+
+def _amplified(one: FirstSteps, shaken: Callable[[int], FirstSteps | str]) -> str:
+    """Why a difference after a step means nothing, if one process differs from itself once its gradients are shaken."""
+    for record in map(shaken, (1, -1)):  # of which one turns a singular vector that rounding made
+        again = None if isinstance(record, str) else compare([record], one)
+        if again and again.verdict == "differs":
+            return mistakes.amplified(again.first)
+    return ""
 
 
 class _Comparing(Records):
@@ -60,7 +73,7 @@ class _Comparing(Records):
         self.rows: dict[str, TensorRow] = {}
         self.compared: set[str] = set()
         self.updated: set[str] = set()  # parameters with only their values after steps to compare
-        self.steps, self.worst = 0, 0.0
+        self.steps, self.worst, self.stepped = 0, 0.0, False
         self.remarks = sorted({change for record in ranks for change in record.changes})
 
     def judged(self) -> Comparison:
@@ -81,7 +94,7 @@ class _Comparing(Records):
     def _comparison(self, verdict: str, reason: str, first: str = "") -> Comparison:
         rows = list(self.rows.values())
         found = len(self.compared), self.steps, self.worst
-        return Comparison(verdict, reason, self.n, first, rows, *found, self.remarks)
+        return Comparison(verdict, reason, self.n, first, rows, *found, self.remarks, self.stepped and verdict == "differs")
 
     def _counts(self) -> str:
         notes = [name for name in self.one.notes if name in self.rows]
@@ -113,16 +126,19 @@ class _Comparing(Records):
             return found
         if found := self._noted():
             self._comparable()
+            self.stepped = "#" in found[0]
             return found
         steps = max((len(p.steps) for p in self.one.parameters.values()), default=0)
         for k in range(steps):
             if differences := self._gradients(k):
                 self._comparable()
                 self._judged_by_its_gradient(differences[0])
+                self.stepped = k > 0
                 if k == 0 and (output := self._output()):
                     return output
                 return mistakes.of(differences, self)
             if found := self._updates(k):
+                self.stepped = True
                 return found
         return None
 

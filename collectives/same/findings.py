@@ -32,7 +32,8 @@ class Comparison:
 
     .verdict: "same", "differs" or "cannot compare".  .reason: a sentence; of "differs", it names .first.
     .first: the first tensor that differs, or "".  .rows: what was compared, in the order of the modules.
-    .tensors, .steps: the parameters and the steps whose gradients were compared.
+    .tensors, .steps: the parameters and the steps whose gradients were compared.  .stepped: whether a step made the difference,
+    or came before it.
     """
 
     verdict: str
@@ -44,6 +45,7 @@ class Comparison:
     steps: int = 0
     worst: float = 0.0  # relative error of these gradients
     remarks: list[str] = field(default_factory=list)
+    stepped: bool = False
 
 
 @dataclass

@@ -30,6 +30,7 @@ from .variables import containing, leaves, names_read_later, variable
 
 SEED = 1000  # of rank 0
 MOST_PASSES = 8  # backward passes of one step that are kept apart
+ROUNDED = 2  # times the distance of neighboring numbers: errors that a gradient has on several ranks (see relation.py)
 STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
 WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"}  # parts of names
 DRAWS = {torch.randn, torch.rand, torch.randint, torch.normal}
@@ -49,6 +50,7 @@ class recorded:
     others: the feeds of the ranks whose data it gets, for one process that does the work of all.
     steps: how many to record.  stop: end `fn` at the first forward after them.
     joined: whether the process also gets all ranks' parts of what the program itself cuts, or writes down, by rank.
+    shaken: 1 or -1 to add to gradients, or subtract, as much as rounding may change them.
     """
 
     def __init__(
@@ -58,13 +60,14 @@ class recorded:
         steps: int = STEPS,
         stop: bool = False,
         joined: bool = False,
+        shaken: int = 0,
     ) -> None:
-        self.fn, self.others, self.steps, self.stop, self.joined = fn, others, steps, stop, joined
+        self.fn, self.others, self.steps, self.stop, self.joined, self.shaken = fn, others, steps, stop, joined, shaken
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
 
     def __call__(self, *args: Any, **kwargs: Any) -> FirstSteps:
         torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
-        recorder = Recorder(self.others, self.steps, self.stop, self.joined)
+        recorder = Recorder(self.others, self.steps, self.stop, self.joined, self.shaken)
         for value in (*args, *kwargs.values()):
             if isinstance(value, nn.Module):
                 recorder.register(value, passed=True)
@@ -87,14 +90,18 @@ class Enough(BaseException):
 class Recorder:
     """Fills FirstSteps."""
 
-    def __init__(self, others: list[Feed] | None, steps: int, stop: bool = False, joined: bool = False) -> None:
+    def __init__(
+        self, others: list[Feed] | None, steps: int, stop: bool = False, joined: bool = False, shaken: int = 0
+    ) -> None:
         self.record, self.steps, self.stop, self.busy = FirstSteps(), steps, stop, False
+        self.shaken, self._noise = shaken, torch.Generator().manual_seed(0)
         self.others, self.joined, self.handling = others, joined, Handling(self.record)
         self._names: dict[int, str] = {}  # of modules
         self._modules: list[nn.Module] = []  # kept alive: an id is a name
         self._roots: list[tuple[nn.Module, str]] = []  # with the prefix of their names
         self._passed: set[str] = set()  # names of parameters that were passed in, and not used yet
         self._entered = False
+        self._unfed = False  # the outermost module has keyword arguments alone, which only modules in it show
         self._live: dict[str, torch.Tensor] = {}  # the parameters themselves
         self._leaves: set[str] = set()  # names of those that are in no module or optimizer, as far as is known
         self._stack: list[str] = []
@@ -107,6 +114,7 @@ class Recorder:
 
     def hooks(self) -> ExitStack:
         stack = ExitStack()
+        stack.enter_context(torch_private.uncompiled())
         stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter))
         stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
         stack.callback(register_optimizer_step_pre_hook(self._step).remove)
@@ -226,10 +234,10 @@ class Recorder:
                     for name, p in self._live.items():
                         if not self.record.parameters[name].steps:
                             self.record.parameters[name] = _described(p)
-                if not self._made:
-                    self.record.inputs += [
-                        _plain(a) for a in args if isinstance(a, torch.Tensor) and not a.requires_grad
-                    ]
+            if not self._made and (self._unfed or not self._stack):
+                tensors = [a for a in args if isinstance(a, torch.Tensor)]
+                self.record.inputs += [_plain(a) for a in tensors if not a.requires_grad]
+                self._unfed = not tensors
         self._stack.append(self._names[id(module)])
 
     def _leave(self, module: nn.Module, args: tuple, output: Any) -> None:
@@ -251,10 +259,10 @@ class Recorder:
 
     # Gradients.
 
-    def _arrived(self, name: str, p: torch.Tensor, gradient: torch.Tensor) -> None:
+    def _arrived(self, name: str, p: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor | None:
         """Backward has made a gradient of a parameter, and nothing has been reduced."""
         if self.busy or self._live.get(name) is not p:
-            return
+            return None
         self._backward = True
         step = self._open(name)
         if step is not None:
@@ -263,6 +271,14 @@ class Recorder:
                     step.passes.append(_plain(gradient))
                 else:
                     step.passes[-1] += _plain(gradient)
+        return self._rounded(gradient) if self.shaken else None
+
+    def _rounded(self, gradient: torch.Tensor) -> torch.Tensor:
+        """The gradient with other errors of rounding."""
+        with self.aside():
+            noise = torch.randn(gradient.shape, generator=self._noise).to(gradient)
+            size = ROUNDED * torch.finfo(gradient.dtype).eps * gradient.norm() / max(1, gradient.numel()) ** 0.5
+            return gradient + self.shaken * size * noise
 
     def _open(self, name: str) -> TensorStep | None:
         """The parameter's step that hasn't been taken; None when enough are recorded."""
@@ -280,6 +296,9 @@ class Recorder:
         self._stepping = optimizer
         self.busy = True
         with torch.no_grad():  # such a call is made by operators that NoModes would hide
+            for p in (p for group in optimizer.param_groups for p in group["params"] if self.shaken):
+                if type(p.grad).__name__ == "DTensor":  # which no hook has seen
+                    local(p.grad).copy_(self._rounded(local(p.grad)))
             placed = {id(p): _placed_as(p.grad, p) for group in optimizer.param_groups for p in group["params"]}
         self.busy = False
         with self.aside():

@@ -20,7 +20,8 @@ from .findings import Comparison
 from .first_steps import FirstSteps, recorded
 
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
-JOINED = "COLLECTIVES_SAME_JOINED"  # set where it also gets all ranks' parts of what the program cuts by rank
+JOINED = "COLLECTIVES_SAME_JOINED"  # "1" where it also gets all ranks' parts of what the program cuts by rank
+SHAKEN = "COLLECTIVES_SAME_SHAKEN"  # "1" or "-1" where its gradients are rounded otherwise
 PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
 
 
@@ -37,7 +38,7 @@ def compared(start: Callable[[], None], folder: str | None) -> int:
         sys.exit("on several hosts, --same needs --record FOLDER, on a file system that they share.")
     where = Path(folder or _own_folder())
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
-    failure = None
+    failure, environ = None, dict(os.environ)  # before the script changes it
     try:
         found: FirstSteps | str = recorded(start, stop=True)()
     except BaseException as error:
@@ -51,14 +52,14 @@ def compared(start: Callable[[], None], folder: str | None) -> int:
         time.sleep(0.05)  # ranks that still run may need this one's connections
     if rank:
         return 0
-    comparison = _compared(where, files)
+    comparison = _compared(where, files, environ)
     print(text(comparison), file=sys.stderr, flush=True)
     if folder is None:
         shutil.rmtree(where, ignore_errors=True)
     return 0 if comparison.verdict == "same" else 1
 
 
-def _compared(where: Path, files: list[Path]) -> Comparison:
+def _compared(where: Path, files: list[Path], environ: dict[str, str]) -> Comparison:
     if missing := [file.name for file in files if not file.exists()]:
         reason = f"ranks {', '.join(missing)} haven't made their first steps {PATIENCE:.0f} s after rank 0"
         return Comparison("cannot compare", reason, len(files))
@@ -66,13 +67,13 @@ def _compared(where: Path, files: list[Path]) -> Comparison:
     for rank, record in enumerate(records):
         if isinstance(record, str):
             return Comparison("cannot compare", f"rank {rank} ended before its first steps: {record}", len(files))
-    environ = {k: v for k, v in os.environ.items() if not k.startswith(("TORCHELASTIC", "GROUP_", "ROLE_"))}
+    environ = {k: v for k, v in environ.items() if not k.startswith(("TORCHELASTIC", "GROUP_", "ROLE_"))}
     environ |= dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     environ[ALONE] = str(where.absolute())
 
-    def alone(join: bool) -> FirstSteps | str:
+    def alone(join: bool, shaken: int) -> FirstSteps | str:
         (where / "one").unlink(missing_ok=True)
-        environ.update({"MASTER_PORT": str(_free_port()), JOINED: str(int(join))})
+        environ.update({"MASTER_PORT": str(_free_port()), JOINED: str(int(join)), SHAKEN: str(shaken)})
         ended = subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environ, capture_output=True, text=True)
         record = _loaded(where / "one") if (where / "one").exists() else "it wrote no record"
         if not isinstance(record, str):
@@ -89,7 +90,8 @@ def _alone(start: Callable[[], None], where: Path) -> int:
     ranks = sorted((file for file in where.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
     feeds = [_loaded(file).feed for file in ranks]
     try:
-        _save(where / "one", recorded(start, feeds, stop=True, joined=os.environ[JOINED] == "1")())
+        joined, shaken = os.environ[JOINED] == "1", int(os.environ[SHAKEN])
+        _save(where / "one", recorded(start, feeds, stop=True, joined=joined, shaken=shaken)())
     except BaseException as error:
         _save(where / "one", f"{type(error).__name__}: {error}".split("\n")[0])
         raise

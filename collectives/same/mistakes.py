@@ -7,7 +7,7 @@ import torch
 from ..format import dtype_name, name_ranks
 from .findings import Difference, Records
 from .records import CallMade, FirstSteps
-from .relation import Relation, close, clusters, combination, error, factor, relation
+from .relation import NOISE, Relation, close, clusters, combination, error, factor, relation
 
 MOST_EXPLAINED = 8  # differences among which one is looked for that can be explained
 
@@ -106,13 +106,29 @@ def _forward(difference: Difference, evidence: Records) -> str:
                 )
             return ""
     trained = [name for name, p in evidence.one.parameters.items() if p.steps and p.steps[0].grad is not None]
-    if difference.target != trained[-1]:
+    own_rows = _has_own_rows(evidence)
+    if not own_rows and difference.target != trained[-1]:
         after = trained[trained.index(difference.target) + 1]
-        return f". Outputs of modules agree, and the gradient of `{after}` does: look at the backward between it and this one"
+        return (
+            f". Outputs of modules agree, and the gradient of `{after}` does: look at the backward between it and this one, "
+            "and for a loss of a rank's own rows, such as one that balances experts' load"
+        )
     return (
-        ". Outputs of modules agree in the first forward, so it's the loss: does it have a mean, a deviation or a count of a rank's "
-        "own rows, where one process has all of them? Reduce that over ranks first"
+        f". Outputs of modules agree in the first forward, so it's the loss{own_rows}: does it have a mean, a deviation or a count of a "
+        "rank's own rows, where one process has all of them? Reduce that over ranks first, unless each rank balances its own "
+        "experts' load on purpose"
     )
+
+
+def _has_own_rows(evidence: Records) -> str:
+    """Words on the first losses, if one process's is neither the ranks' mean nor their sum, though they have equally many rows."""
+    losses = [record.losses[0] for record in evidence.ranks if record.losses]
+    if len(losses) < evidence.n or not evidence.one.losses or len(set(map(evidence.data_size, range(evidence.n)))) > 1:
+        return ""
+    single, total = evidence.one.losses[0], sum(losses)
+    if any(close(loss, single, 2 * NOISE * evidence.tolerance) for loss in (*losses, total, total / len(losses))):
+        return ""
+    return f" (ranks' have a mean of {total / len(losses):.7g}, and one process's is {single:.7g})"
 
 
 def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | None:
@@ -413,6 +429,14 @@ def update(name: str, rank: int, step: int, change: torch.Tensor, whole: torch.T
     return (
         f"`{name}`: on rank {rank} it {how} in step {step + 1}, although its gradient is one process's: compare the "
         "optimizers' settings, and pass updated parts around after the step"
+    )
+
+
+def amplified(name: str) -> str:
+    return (
+        f"one process itself computes a different `{name}` once its gradients are rounded differently: what the program makes of "
+        "them amplifies rounding, as singular vectors of a singular matrix do. For the comparison, take steps with SGD, or give "
+        "the first steps more rows"
     )
 
 

@@ -75,9 +75,10 @@ def same(
     records: list[FirstSteps] = many.results
     feeds = [record.feed for record in records]
 
-    def alone(join: bool) -> FirstSteps | str:
+    def alone(join: bool, shaken: int) -> FirstSteps | str:
+        single = recorded(reference or fn, feeds, steps, joined=join, shaken=shaken)
         try:
-            return run(recorded(reference or fn, feeds, steps, joined=join), *args, world_size=1, **options).results[0]
+            return run(single, *args, world_size=1, **options).results[0]
         except RunError as failed:
             why = str(failed).strip().splitlines()
             reason = f"one process fails: {why[0] if why else failed}"

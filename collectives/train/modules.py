@@ -25,8 +25,10 @@ class Modules:
 
     def register(self, root: nn.Module) -> None:
         children = dict(root.named_children())
-        if set(children) == {"module"} and id(children["module"]) not in self.name:
-            root = children["module"]  # DistributedDataParallel: its one child is the model
+        while len(children) == 1 and (inside := children.get("module", children.get("_orig_mod"))) is not None:
+            if id(inside) in self.name:
+                break
+            root, children = inside, dict(inside.named_children())  # what DistributedDataParallel or torch.compile wraps
         self._roots.append(root)
         for name, module in root.named_modules():
             if (key := id(module)) not in self.name:

@@ -140,6 +140,7 @@ class _Observer(DispatchMode):
 
     def hooks(self) -> ExitStack:
         stack = ExitStack()
+        stack.enter_context(torch_private.uncompiled())
         stack.enter_context(module_hooks.register_module_forward_pre_hook(self._enter))
         stack.enter_context(module_hooks.register_module_forward_hook(self._leave))
         stack.enter_context(sys.modules["torch.optim.optimizer"].register_optimizer_step_post_hook(self._stepped))
@@ -148,11 +149,6 @@ class _Observer(DispatchMode):
         if torch_private.OBSERVING:
             stack.enter_context(self)
         return stack
-
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Whether to let torch.compile work: hooks that see a model layer by layer aren't for compiling."""
-        return torch_private.compiles_itself()
 
     # The program's place.
 

@@ -76,7 +76,8 @@ def watch(fn: Callable[..., Any], *args: Any, **options: Any) -> Watched:
     Observed are parameters, buffers and gradients of modules that are called; states of torch.optim
     optimizers; all that autograd keeps for backward.  Other tensors count if fn returns them in a dict under
     one of the names in observer.KINDS: dict(parameters={"w": w}, optimizer={"w": [m, v]}).
-    Observing costs a few milliseconds a layer; do not time what you watch.
+    Observing costs a few milliseconds a layer; do not time what you watch.  torch.compile compiles nothing meanwhile,
+        so that hooks see each layer.
     """
     if not callable(fn):
         raise TypeError(f"watch() needs a function to run on every rank, not {fn!r}. Pass the function itself.")

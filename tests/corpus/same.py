@@ -166,6 +166,21 @@ def ddp_without_a_seed():
         optimizer.step()
 
 
+@right(2)
+def compiled_whole():
+    model = mlp()
+    step = torch.compile(lambda x, y: F.cross_entropy(model(x), y), fullgraph=True, backend="aot_eager")
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = map(pieces, batch())
+    for _ in range(2):
+        step(x, y).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @right(4)
 def ddp_in_bfloat16():
     model = DistributedDataParallel(mlp().bfloat16())
@@ -1296,3 +1311,48 @@ def loss_of_copies(divided):
     dist.all_reduce(participants)
     ddp()
     return value, participants.item()
+
+
+@cannot("one process itself computes a different `3.weight`", "amplifies rounding", "take steps with SGD", reduced=True)
+@wrong("3.bias", "all_reduce it over these ranks", reduced=False)
+def directions_of_a_singular_gradient(reduced):
+    """Muon by an exact decomposition: the gradient of a softmax's weights has a direction that only rounding fills."""
+    model = mlp()
+    x, y = map(pieces, batch(64))
+    for _ in range(2):
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+        with torch.no_grad():
+            for p in model.parameters():
+                if reduced:
+                    dist.all_reduce(p.grad)
+                    p.grad /= dist.get_world_size()
+                update = p.grad
+                if p.dim() == 2:
+                    left, _, right = torch.linalg.svd(p.grad, full_matrices=False)
+                    update = left @ right
+                p.sub_(0.05 * update)
+
+
+@right(2, of_all=True)
+@wrong("router.weight", "so it's the loss (ranks' have a mean of", "balances its own experts' load on purpose", of_all=False)
+def balanced_load(of_all):
+    """A loss of the share of rows that each expert gets."""
+    torch.manual_seed(0)
+    router, experts = nn.Linear(16, 4, bias=False), nn.Linear(16, 40)
+    model = nn.ModuleDict({"router": router, "experts": experts})
+    x, y = map(pieces, batch(32))
+    for _ in range(2):
+        model.zero_grad()
+        gates = router(x).softmax(-1)
+        weight, chosen = gates.max(-1)
+        share = F.one_hot(chosen, 4).float().mean(0)
+        if of_all:
+            dist.all_reduce(share)
+            share /= dist.get_world_size()
+        out = experts(x).view(-1, 4, 10)[torch.arange(len(x)), chosen] * weight[:, None]
+        (F.cross_entropy(out, y) + (share * gates.mean(0)).sum()).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+            p.data -= 0.1 * p.grad
