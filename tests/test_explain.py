@@ -534,6 +534,19 @@ def test_explaining_needs_nothing_but_python(tmp_path):
         assert part in done.stdout and done.stdout.strip() == explain(path), done.stderr
 
 
+@pytest.mark.parametrize("missing, sentence", [
+    ((), "Ranks 1 and 6 hold up the other 14: rank 1 has not made all_reduce #5 of group mesh_tp (0-3); rank 6 has not made all_reduce #5 of group mesh_tp (4-7)."),
+    ((6,), "\nBesides, nothing is known of rank 6, and ranks 4, 5 and 7 are waiting in all_reduce #5 of group mesh_tp (4-7) for it.\n"),
+])  # fmt: skip
+def test_two_faults_at_once_with_the_group_that_each_holds_up(missing, sentence, tmp_path):
+    """The next call of both is their layer's, whatever the ranks at other places of a group of all did meanwhile."""
+    programs = dumps.training(2, 2, 4)
+    for rank in (1, 6):
+        programs[rank][9:] = [STOP]
+    Played(dumps.mesh(2, 2, 4), programs).write(tmp_path, missing)
+    assert sentence in explain(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("shape", "most"),
     [

@@ -29,6 +29,7 @@ from torch.distributed.debug._frontend import Response
 
 from collectives.collect.probes import OF_A_HOST
 from collectives.watch.explain import evidence
+from collectives.watch.explain import text as texts
 from collectives.watch.explain.command import explain, main
 from collectives.watch.explain.host_map import host_in
 from collectives.watch.explain.text import Text, line
@@ -127,6 +128,16 @@ def test_a_file_is_read_by_block():
     """A line on the border of two blocks is whole, and a file without an end of line is read."""
     text = b"x" * ((4 << 20) - 7) + b"\nstep 17 of the job\n" + b"step 18"
     assert [each.text for each in Text(io.BytesIO(text), [Steps()])] == ["step 17 of the job", "step 18"]
+
+
+class Losses:
+    marks, inner = (b"step",), (b"loss",)
+
+
+def test_lines_alike_but_for_numbers_are_looked_at_once_and_again_when_a_reader_has_begun(monkeypatch):
+    monkeypatch.setattr(texts, "BLOCK", 16)
+    text = b"loss 1\nloss 2\nother 3\nstep 4\nloss 5\r\nother 6\rloss 7"
+    assert [each.text for each in Text(io.BytesIO(text), [Losses()])] == ["step 4", "loss 5", "loss 7"]
 
 
 # --- how ranks ended ----------------------------------------------------------------------
@@ -1499,8 +1510,8 @@ def test_what_may_not_be_read_or_is_no_file_is_named_and_the_rest_is_judged():
     assert told.startswith("Rank 2 raised ValueError: x"), told
     for path, why in {
         "shut": "could not be read: Permission denied", "secret.log": "could not be read: Permission denied",
-        "shut/node1.log": "could not be read: Permission denied", "listed/node1.log": "was not read: it is no file, or can't be reached",
-        "pipe": "was not read: it is no file", "latest": "was not read: it is no file", "all.tar": "is packed (tar)", "empty": "is an empty folder",
+        "shut/node1.log": "could not be read: Permission denied", "listed/node1.log": "was not read: it isn't a file, or can't be reached",
+        "pipe": "was not read: it isn't a file", "latest": "was not read: it isn't a file", "all.tar": "is packed (tar)", "empty": "is an empty folder",
     }.items():  # fmt: skip
         assert f"{folder / path} {why}" in told, told
 

@@ -17,6 +17,7 @@ from ..log.event import Event
 from . import diagnose
 from .verdict import Cause, Slip, Wait
 
+MOST_PEERS = 32  # with whose programs a rank's is compared
 FEW = 3  # calls by which a rank may have slipped against the others
 ENOUGH = 2  # consecutive calls that must agree before a slip is reported
 
@@ -143,16 +144,20 @@ class _Graph:
             # A peer's step may be in this very group, or in another one of the same shape.
             wanted = [(_counterpart(wait), wait) for wait in reversed(waits)]
             by_role = {_role(step, rank, other): wait for step, wait in wanted for other in (rank, None)}
-            for peer in mine[last].group if last is not None else ():
-                theirs = self._history(peer) if peer != rank else ()
+            soonest: dict[int, Wait] = {}  # by the steps that a peer made before it, as one at a different place in its group made others
+            for peer in sorted(mine[last].group, key=lambda peer: abs(peer - rank))[1:MOST_PEERS] if last is not None else ():
+                theirs = self._history(peer)
                 at = next((k for k in reversed(range(len(theirs))) if theirs[k][1:] == mine[last][1:]), None)
                 made = list(after)
-                for step in theirs[at + 1 :] if at is not None else ():
+                for k, step in enumerate(theirs[at + 1 :] if at is not None else ()):
                     role = _role(step, peer, rank)
                     if role in made:
                         made.remove(role)
                     elif role in by_role:
-                        return by_role[role]
+                        soonest.setdefault(k, by_role[role])
+                        break
+            if soonest:
+                return soonest[min(soonest)]
         return min(waits, key=lambda wait: (wait.event.is_message, wait.event.start))
 
     def _mismatches(self) -> list[Cause]:

@@ -254,7 +254,7 @@ def is_stream(path: str | Path) -> bool:
     return False
 
 
-def _files(paths: Iterable[str | Path], said: list[str]) -> Iterator[Path]:
+def _files(paths: Iterable[str | Path], notes: list[str]) -> Iterator[Path]:
     """The files under these paths, and, in sentences, what can't be read there."""
     for path in map(str, paths):
         if is_stream(path) or _is_address(path):
@@ -268,12 +268,12 @@ def _files(paths: Iterable[str | Path], said: list[str]) -> Iterator[Path]:
                 pass  # it is noted when it is read
             yield Path(path)
             continue
-        before = len(said)
-        files = [Path(folder, name) for folder, _, names in os.walk(path, onerror=lambda error: said.append(_unread(error))) for name in names]
+        before = len(notes)
+        files = [Path(folder, name) for folder, _, names in os.walk(path, onerror=lambda error: notes.append(_unread(error))) for name in names]
         yield from (file for file in files if os.path.isfile(file) and not file.name.startswith("."))
-        said += [f"{file} was not read: it is no file, or can't be reached." for file in files if not os.path.isfile(file)]
-        if not files and len(said) == before:
-            said.append(f"{path} is an empty folder.")
+        notes += [f"{file} was not read: it isn't a file, or can't be reached." for file in files if not os.path.isfile(file)]
+        if not files and len(notes) == before:
+            notes.append(f"{path} is an empty folder.")
 
 
 def _unread(error: OSError, name: str = "") -> str:
@@ -394,8 +394,8 @@ def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence
         evidence.dumps.append(dump.read(content, path, shared))
         return True
     if b"\0" in head[:4096]:  # whatever its name
-        if packed := next((kind for start, kind in _PACKED.items() if head.startswith(start)), "tar" * (head[257:262] == b"ustar")):
-            raise Unusable(f"is packed ({packed}): unpack it, and give what is in it")
+        if archive := next((kind for start, kind in _PACKED.items() if head.startswith(start)), "tar" * (head[257:262] == b"ustar")):
+            raise Unusable(f"is packed ({archive}): unpack it, and give what is in it")
         evidence.others.append(f"{Path(path).name} (binary)")
         return True
     if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
@@ -464,6 +464,7 @@ def _read_text(file: Any, path: str, evidence: Evidence) -> bool:
 
 def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evidence) -> bool:
     is_known = is_undated = False
+    rank, floods = rank_in(path), (evidence.nccl, evidence.failures)  # NCCL INFO's lines are of no other reader
     first, last = evidence.spans.get(path, (None, None))
     now = first if evidence.runs else None
     is_inside = not evidence.runs or evidence.window == place(path, evidence.spans, evidence.runs)  # without any time
@@ -473,9 +474,9 @@ def _feed(lines: Iterable[LogLine], path: str, readers: list[Any], evidence: Evi
             continue
         if record.at and not evidence.runs:
             first, last = first or record.at, record.at
-        if moment := _moment(record, rank_in(path)):
+        if moment := _moment(record, rank):
             evidence.moments.append(moment)
-        for reader in readers:
+        for reader in floods if "NCCL INFO " in record.text else readers:
             if reader.read(record):
                 is_known = True
                 is_undated |= reader is not evidence.launches  # whose jobs have their own times

@@ -215,8 +215,8 @@ class HostEvents:
             self._shared, self._tasks = int(shared[1]), []
         if not any(word in line.text for word in _WORDS):
             return False
-        if about := _ABOUT.match(line.text):
-            self._take_about(*about.groups())
+        if field_ := _ABOUT.match(line.text):
+            self._take_about(*field_.groups())
             return False
         if self._object:
             line = line._replace(text=kubernetes.as_listed(line.text, self._object))
@@ -238,7 +238,7 @@ class HostEvents:
                 return True
             name, age = kubernetes.listed(line.text)
             host = host or line.host or name or _prefix(line.text, match.start()) or self._host or self._object.partition("/")[2]
-            if what.endswith(XIDS[79]) and any(f"({XIDS[79]})" in told for place, told in self._known if place == (host or self._file)):
+            if what.endswith(XIDS[79]) and any(f"({XIDS[79]})" in known_as for place, known_as in self._known if place == (host or self._file)):
                 return True
             known = self._known.get((host or self._file, what))
             if known and (line.at or 0.0) - (known.latest or 0.0) < APART_SECONDS:

@@ -55,9 +55,9 @@ def time_of(text: str, kind: str = "%a, %d %b %Y %H:%M:%S") -> float | None:
 
 def event_in(record: dict) -> tuple[str, str] | None:
     """An event in JSON as a row of `kubectl get events`, and its time; None for another record."""
-    about = record.get("involvedObject") or record.get("regarding")
-    if not isinstance(about, dict):
+    subject = record.get("involvedObject") or record.get("regarding")
+    if not isinstance(subject, dict):
         return None
     at = next(filter(None, map(record.get, ("firstTimestamp", "eventTime", "lastTimestamp"))), "")
     message = " ".join(str(record.get("message") or record.get("note") or "").split())
-    return f"{record.get('type', 'Normal')} {record.get('reason')} {str(about.get('kind')).lower()}/{about.get('name')} {message}", at
+    return f"{record.get('type', 'Normal')} {record.get('reason')} {str(subject.get('kind')).lower()}/{subject.get('name')} {message}", at

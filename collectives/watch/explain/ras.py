@@ -66,9 +66,9 @@ def ask(address: str) -> bytes:
 
     NCCL_RAS_ADDR, if this shell has it too, names what the address leaves open."""
     try:
-        where, own = urlsplit(address), urlsplit(f"//{os.environ.get('NCCL_RAS_ADDR', '')}")
-        host = own.hostname if where.hostname in (None, "localhost") and not where.port else where.hostname
-        with socket.create_connection((host or "localhost", where.port or own.port or PORT), PATIENCE) as service:
+        where, default = urlsplit(address), urlsplit(f"//{os.environ.get('NCCL_RAS_ADDR', '')}")
+        host = default.hostname if where.hostname in (None, "localhost") and not where.port else where.hostname
+        with socket.create_connection((host or "localhost", where.port or default.port or PORT), PATIENCE) as service:
             service.sendall(b"SET FORMAT json\n")
             replies = service.makefile("rb")
             if not re.match(rb"OK|ERROR", replies.readline(1024)):  # an error before 2.28.7, which has text alone

@@ -18,6 +18,8 @@ LONGEST = 1 << 16  # bytes of a line that are read
 TRACEBACK = b"Traceback (most recent"
 FRAME = b"  File "
 AFTER_FRAME = 10  # lines that are read after a frame of a traceback, whose exception may have any name
+DIGITS = b"0123456789"
+MOST_SHAPES = 200_000  # that are known
 SAMPLE = 1 << 20  # bytes from which the width of a terminal is found
 
 
@@ -54,6 +56,11 @@ def blocks(file: BinaryIO) -> Iterator[bytes]:
         yield rest
 
 
+def _is_in(mark: bytes, text: bytes, block: bytes) -> bool:
+    """Whether a mark is in the block.  text: its lines without digits, each once."""
+    return mark.translate(None, DIGITS) in text and mark in block
+
+
 class LineReader(Protocol):
     """Something that knows lines of a kind."""
 
@@ -81,10 +88,14 @@ class Text:
     writers: dict[int, LogLine] = field(default_factory=dict)  # by rank, the first line that names it
     step: int | None = None  # the last step of training that it names
     stepped: float | None = None  # the time of a line that names the step before
+    _opened: list[LineReader] = field(default_factory=list)  # that have seen a mark of theirs
+    _shapes: dict[bytes, bool] = field(default_factory=dict)  # lines without digits, and whether they have a mark
 
     def __iter__(self) -> Iterator[LogLine]:
-        first, opened, left = True, [], 0
+        first, left = True, 0
         for block in blocks(self.file):
+            last = block[block.rfind(b"\n") + 1 :][:LONGEST]
+            self.unended = line(last.decode(errors="replace")).text if last else ""
             if first:
                 self._find_width(block[:SAMPLE])
                 first = False
@@ -98,25 +109,37 @@ class Text:
                     at = block.find(name)
                     raw = block[block.rfind(b"\n", 0, at) + 1 :][:LONGEST].partition(b"\n")[0]
                     self.writers[rank] = line(raw.decode(errors="replace"), self.near)
-            for reader in self.readers:
-                if reader not in opened and any(mark in block for mark in reader.marks):
-                    opened.append(reader)
-            wanted = chain(
-                (mark for reader in self.readers for mark in reader.marks), *(reader.inner for reader in opened)
-            )
-            marks = [mark for mark in dict.fromkeys(wanted) if mark in block]
+            block = block.replace(b"\r\n", b"\n").replace(b"\r", b"\n").removesuffix(b"\n")
+            raws, shapes = block.split(b"\n"), block.translate(None, DIGITS).split(b"\n")
+            different = set(shapes)
+            self._sort(different, block)
+            if left <= 0 and not any(map(self._shapes.get, different)):
+                continue
             skipped = b""
-            for raw in block.splitlines() if marks or left > 0 else ():
-                left = AFTER_FRAME if FRAME in raw else left - 1
-                if left > 0 or any(mark in raw for mark in marks):
+            for raw, shape in zip(raws, shapes):
+                left = AFTER_FRAME if FRAME in shape else left - 1
+                if left > 0 or self._shapes[shape]:
                     if skipped and TRACEBACK in raw:  # a logger's line, that may name the rank
                         yield line(skipped[:LONGEST].decode(errors="replace"), self.near)
                     yield line(raw[:LONGEST].decode(errors="replace"), self.near)
                     skipped = b""
                 else:
                     skipped = raw
-            last = block[block.rfind(b"\n") + 1 :][:LONGEST]
-            self.unended = line(last.decode(errors="replace")).text if last else ""
+
+    def _sort(self, shapes: set[bytes], block: bytes) -> None:
+        """Note which of these shapes, of lines without their digits, have a mark."""
+        if len(self._shapes) > MOST_SHAPES:
+            self._shapes.clear()
+        text = b"\n".join(shapes - self._shapes.keys())
+        for reader in self.readers:
+            if reader not in self._opened and any(_is_in(mark, text, block) for mark in reader.marks):
+                self._opened.append(reader)
+                self._shapes = {shape: True for shape, is_wanted in self._shapes.items() if is_wanted}
+        fresh = shapes - self._shapes.keys()
+        text = b"\n".join(fresh)
+        candidates = chain(*(reader.marks for reader in self.readers), *(reader.inner for reader in self._opened))
+        marks = [mark.translate(None, DIGITS) for mark in dict.fromkeys(candidates) if _is_in(mark, text, block)]
+        self._shapes |= {shape: any(mark in shape for mark in marks) for shape in fresh}
 
     def _find_step(self, block: bytes) -> None:
         number, at = _last_step(block)

@@ -57,7 +57,7 @@ def explained(
         lines = [f"No rank lacks a call: {_no_lack(judged.job)}.", *failures]
     else:
         lines = list(chain(*(_about(names, alike, first=alike is kinds[0]) for alike in kinds)))
-        lines += failures
+        lines += [*_unheard(names), *failures]
     return "\n".join([*lines, "", table(names)])
 
 
@@ -66,6 +66,20 @@ def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
     listed = alike[: wording.MOST]
     sentences = chain(*(_SENTENCES[cause.kind](names, cause, len(listed) > 1) for cause in listed))
     return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, listed)]
+
+
+def _unheard(names: "Names") -> list[str]:
+    """A sentence on ranks without a dump that are waited for in a call which no cause is about: they may be a cause too."""
+    calls = {id(wait.call) for cause in names.judged.causes for wait in cause.waits}
+    if any(cause.kind == "silent" for cause in names.judged.causes):
+        return []
+    waits = [row[0] for row in names.judged.waits if row and row[0].silent and not row[0].lacks and id(row[0].call) not in calls]
+    if not waits:
+        return []
+    first = min(waits, key=lambda wait: (wait.event.is_message, wait.event.start))
+    ranks = [wait.event.rank for wait in waits if wait.call is first.call]
+    verb = "is" if len(ranks) == 1 else "are"
+    return [f"Besides, nothing is known of {few(first.silent)}, and {few(ranks)} {verb} waiting in {names.call(first.event)} for {'it' if len(first.silent) == 1 else 'them'}."]
 
 
 def _no_lack(job: DumpedJob) -> str:
