@@ -150,6 +150,53 @@ def test_a_script_under_torchrun_is_compared_and_stopped(left_out, tmp_path):
         assert done.returncode
 
 
+PIPELINE = """
+import os
+import torch
+import torch.distributed as dist
+
+from tests.corpus.same import batch
+
+dist.init_process_group("gloo")
+rank, n = dist.get_rank(), dist.get_world_size()
+torch.manual_seed(0)
+stages = torch.nn.Linear(16, 12), torch.nn.Linear(12, 10)
+mine = torch.nn.ModuleDict({str(k): stage for k, stage in enumerate(stages) if n == 1 or k == rank})
+if n > 1:
+    os.environ["DIVIDED"] = "1"  # which one process doesn't get
+assert ("DIVIDED" in os.environ) == (n > 1)
+optimizer = torch.optim.Adam(mine.parameters(), lr=1e-2)
+x, y = batch()
+for step in range(1000):
+    optimizer.zero_grad()
+    if n == 1:
+        torch.nn.functional.cross_entropy(mine["1"](mine["0"](x)), y).backward()
+    elif rank == 0:
+        out = mine["0"](x)
+        dist.send(out.detach(), 1)
+        gradient = torch.empty_like(out)
+        dist.recv(gradient, 1)
+        out.backward(gradient)
+    else:
+        h = torch.empty(16, 12)
+        dist.recv(h, 0)
+        torch.nn.functional.cross_entropy(mine["1"](h.requires_grad_()), y).backward()
+        dist.send(h.grad, 0)
+    optimizer.step()
+"""
+
+
+@pytest.mark.slow
+def test_the_stage_that_waits_for_a_stopped_one_is_compared(tmp_path):
+    (tmp_path / "train.py").write_text(PIPELINE)
+    command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives.watch"]
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [*command, "--same", "train.py"], cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=110
+    )  # less than a rank's patience
+    assert done.returncode == 0 and "Same: the gradients of 4 tensors in 3 steps" in done.stderr, done
+
+
 @pytest.mark.slow
 def test_a_script_that_fails_on_a_rank_fails(tmp_path):
     (tmp_path / "train.py").write_text(

@@ -64,10 +64,18 @@ class recorded:
     ) -> None:
         self.fn, self.others, self.steps, self.stop, self.joined, self.shaken = fn, others, steps, stop, joined, shaken
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
+        self._recorder: Recorder | None = None
+
+    def so_far(self) -> FirstSteps | None:
+        """The record, if it has all steps, while `fn` runs on: called from another thread."""
+        if self._recorder is None or not self._recorder.has_all:
+            return None
+        self._recorder.finish()
+        return self._recorder.record
 
     def __call__(self, *args: Any, **kwargs: Any) -> FirstSteps:
         torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
-        recorder = Recorder(self.others, self.steps, self.stop, self.joined, self.shaken)
+        recorder = self._recorder = Recorder(self.others, self.steps, self.stop, self.joined, self.shaken)
         for value in (*args, *kwargs.values()):
             if isinstance(value, nn.Module):
                 recorder.register(value, passed=True)

@@ -10,6 +10,7 @@ import socket
 import subprocess
 import sys
 import tempfile
+import threading
 import time
 from pathlib import Path
 from typing import Callable
@@ -22,6 +23,7 @@ from .first_steps import FirstSteps, recorded
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
 JOINED = "COLLECTIVES_SAME_JOINED"  # "1" where it also gets all ranks' parts of what the program cuts by rank
 SHAKEN = "COLLECTIVES_SAME_SHAKEN"  # "1" or "-1" where its gradients are rounded otherwise
+LAST_WORDS = 5.0  # seconds, in which a rank that has stopped may still be heard by others
 PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
 
 
@@ -38,15 +40,19 @@ def compared(start: Callable[[], None], folder: str | None) -> int:
         sys.exit("on several hosts, --same needs --record FOLDER, on a file system that they share.")
     where = Path(folder or _own_folder())
     where.mkdir(mode=0o700, parents=True, exist_ok=True)
+    files = [where / str(k) for k in range(size)]
     failure, environ = None, dict(os.environ)  # before the script changes it
+    function, saved = recorded(start, stop=True), threading.Event()
+    threading.Thread(target=_save_if_alone, args=(function, files, rank, saved), daemon=True).start()
     try:
-        found: FirstSteps | str = recorded(start, stop=True)()
+        found: FirstSteps | str = function()
     except BaseException as error:
         found, failure = f"{type(error).__name__}: {error}".split("\n")[0], error
-    _save(where / str(rank), found)
+    if saved.is_set():
+        return 0
+    _save(files[rank], found)
     if failure is not None and not isinstance(failure, SystemExit):
         raise failure
-    files = [where / str(k) for k in range(size)]
     last = time.monotonic() + PATIENCE
     while not all(file.exists() for file in files) and time.monotonic() < last:
         time.sleep(0.05)  # ranks that still run may need this one's connections
@@ -57,6 +63,16 @@ def compared(start: Callable[[], None], folder: str | None) -> int:
     if folder is None:
         shutil.rmtree(where, ignore_errors=True)
     return 0 if comparison.verdict == "same" else 1
+
+
+def _save_if_alone(function: recorded, files: list[Path], rank: int, saved: threading.Event) -> None:
+    """Save the record of a rank that waits for one that has stopped, as the next stage of a pipeline does."""
+    while not files[rank].exists():
+        time.sleep(0.1)
+        stopped = any(file.exists() and time.time() > file.stat().st_mtime + LAST_WORDS for file in files)
+        if stopped and (record := function.so_far()):
+            saved.set()
+            _save(files[rank], record)
 
 
 def _compared(where: Path, files: list[Path], environ: dict[str, str]) -> Comparison:

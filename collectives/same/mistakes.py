@@ -176,6 +176,8 @@ def _multiple(found: Difference, k: float, evidence: Records, tolerance: float) 
     if needs and has and _even(needs) and _even(has) and k > 1.5 and close(k, round(k), 1e-2):
         if close(sum(has), sum(needs) * holders, 1e-2) and holders > 1:
             return f"{text}: it is the sum over {name_ranks(found.ranks)}, where one process has the mean. Divide it by {holders}{_by(calls)}"
+    if (passes := len(found.steps[0].passes)) > 1 and close(k, passes, 1e-2) and not exchanged(found, evidence):
+        return f"{text}: it is the sum over {passes} backward passes, where one process has the mean. Divide each loss by {passes}"
     if holders < n and k > 1.5 and close(k, round(k), 1e-2):
         who = f"{name_ranks(found.ranks)} alone {'holds' if holders == 1 else 'hold'} it"
         return (

@@ -1356,3 +1356,59 @@ def balanced_load(of_all):
             dist.all_reduce(p.grad)
             p.grad /= dist.get_world_size()
             p.data -= 0.1 * p.grad
+
+
+class Named(nn.Module):
+    """A model that is called with names alone, as those of transformers are."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = mlp()
+
+    def forward(self, inputs):
+        return self.inner(inputs)
+
+
+@right(2, reduced=True)
+@wrong("inner.3.bias", "all_reduce it over these ranks", reduced=False)
+def named_arguments(reduced):
+    model = Named()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    table = torch.tensor([dist.get_rank(), dist.get_world_size()])  # not data
+    x, y = map(pieces, batch())
+    for _ in range(2):
+        optimizer.zero_grad()
+        F.cross_entropy(model(inputs=x), y).backward()
+        for p in model.parameters() if reduced and table[1] else ():
+            dist.all_reduce(p.grad)
+            p.grad /= dist.get_world_size()
+        optimizer.step()
+
+
+@right(2, divisor=2)
+@wrong("1.bias", "2.00 times one process's", "sum over 2 backward passes", "Divide each loss by 2", divisor=1)
+def micro_batches_of_a_pipeline(divisor):
+    rank, n = where()
+    torch.manual_seed(0)
+    stages = nn.Linear(16, 12), nn.Linear(12, 10)
+    model = nn.ModuleDict({str(k): stage for k, stage in enumerate(stages) if n == 1 or k == rank})
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        optimizer.zero_grad()
+        for x, y in zip(*(tensor.chunk(2) for tensor in batch())):
+            if rank == 0:
+                out = model["0"](x)
+            if n > 1 and rank == 0:
+                dist.send(out.detach(), 1)
+                gradient = torch.empty_like(out)
+                dist.recv(gradient, 1)
+                out.backward(gradient)
+            else:
+                if n > 1:
+                    out = torch.empty(len(x), 12)
+                    dist.recv(out, 0)
+                    out.requires_grad_()
+                (F.cross_entropy(model["1"](out), y) / (divisor if n > 1 else 2)).backward()
+                if n > 1:
+                    dist.send(out.grad, 0)
+        optimizer.step()
