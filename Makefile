@@ -53,8 +53,8 @@ test-browser: check ## the course in JupyterLab and on its website in a real bro
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m tools.notebooks $(NB)
 
-mistakes: check ## run every mistake three ways, write notebooks/mistakes.md
-	@$(IN_ENV) -m tests.bench.mistakes_table
+mistakes: check ## run every mistake three ways, write notebooks/mistakes.md (ARGS=NAME adds one report's row)
+	@$(IN_ENV) -m tests.bench.mistakes_table $(ARGS)
 
 exercises: env ## make exercises/ from solutions/
 	@$(IN_ENV) -m tools.release $(ARGS)

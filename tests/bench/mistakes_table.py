@@ -352,7 +352,11 @@ def counted(table: dict[str, dict[str, str]]) -> dict[str, int]:
 
 def reports_section() -> str:
     with ThreadPoolExecutor(AT_A_TIME) as pool:
-        table = dict(zip(REPORTS, pool.map(grades, REPORTS)))
+        return section(dict(zip(REPORTS, pool.map(grades, REPORTS))))
+
+
+def section(table: dict[str, dict[str, str]]) -> str:
+    """The page's part on reports, from every report's grades."""
     return REPORTS_INTRO.format(**counted(table)) + "".join(report_row(name, ways) for name, ways in table.items())
 
 
@@ -369,12 +373,9 @@ def page_grades(name: str, text: str) -> dict[str, str]:
 
 
 def graded_again(text: str, names: list[str]) -> str:
-    """A page with the rows of some reports made again."""
-    before = {name: page_grades(name, text) for name in REPORTS}
-    after = {**before, **{name: grades(name) for name in names}}
-    for name in names:
-        text = text.replace(page_row(name, text) + "\n", report_row(name, after[name]))
-    return text.replace(REPORTS_INTRO.format(**counted(before)), REPORTS_INTRO.format(**counted(after)))
+    """A page with the rows of some reports made again, or for the first time."""
+    table = {name: grades(name) if name in names else page_grades(name, text) for name in REPORTS}
+    return text[: text.index(REPORTS_INTRO.split("{")[0])] + section(table)
 
 
 # --- the page -----------------------------------------------------------------------------
