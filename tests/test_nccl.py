@@ -295,7 +295,7 @@ def test_a_run_that_would_hang_on_nccl_has_a_note(name, size):
         "half_a_batch": "matched only by another batch", "batch_without_all": "A group's first call on NCCL",
         "send_across_a_barrier": "A group's first call on NCCL",
     }  # fmt: skip
-    assert note.startswith("Right here; on NCCL it would hang.\n") and rules.get(
+    assert note.startswith("Fine here; on NCCL it would hang.\n") and rules.get(
         name, "one after the other"
     ) in unwrapped(note)
     waiting = range(2 if name == "batch_without_all" else size)
@@ -342,7 +342,7 @@ def test_two_groups_in_two_orders_may_hang_even_if_they_are_connected():
         programs.wait(*(dist.barrier(group, async_op=True) for group in groups[:: 1 - 2 * dist.get_rank()]))
 
     note = run(program, world_size=2).on("nccl")
-    assert note.startswith("Right here; on NCCL it may hang.\nRanks 0 and 1 hold up each other:")
+    assert note.startswith("Fine here; on NCCL it may hang.\nRanks 0 and 1 hold up each other:")
     assert "NCCL asks every rank to issue the calls of different groups in one order" in unwrapped(note)
 
 

@@ -23,7 +23,7 @@ TOUR = NOTEBOOKS / "tour.ipynb"
 PUZZLES = NOTEBOOKS / "twelve_puzzles.ipynb"
 HEAD = """# A tour in 90 minutes
 The chapters' most telling cells, for those who have an evening and not a term. Each part names the chapter it comes from, which
-has the rest: more examples, what it costs, the mistakes people make, and tasks.
+has the rest: more examples, what it costs, the mistakes people make, and more tasks.
 
 Click in a cell and press **Shift + Enter**. Where you're asked to **predict**, do: a wrong guess shows you what you didn't know
 yet. The last part is your exam, six puzzles.

@@ -99,7 +99,7 @@ def _ranked(s: Schedule, board: dict, plays: dict) -> list[list]:
     for nbytes, took, most in zip(sizes, mine[1:], board.get("most", ())):
         if took > most:
             words = (
-                f"It is right, but not fast enough: {size(nbytes)} take {duration(took)}; {duration(most)} are allowed."
+                f"It is right, but not fast enough: {size(nbytes)} takes {duration(took)}; the limit is {duration(most)}."
             )
             raise WrongAnswer(words, plays, rows)
     return rows
@@ -157,7 +157,7 @@ def _pipeline(call: str, rows: Any, case: dict) -> dict:
             _orders(s),
         )
     if counted.time > case.get("time", counted.time):
-        words = f"{call} is right, but slow: a step takes {number(counted.time)}, and {case['time']} are allowed."
+        words = f"{call} is right, but slow: a step takes {number(counted.time)}, and the limit is {case['time']}."
         raise WrongAnswer(words, _orders(s))
     words = f"A step takes {number(counted.time)}, of which the busiest rank works {number(counted.work)}: a bubble of "
     words += f"{counted.of_work:.0%} of the work. A rank keeps at most {number(max(counted.peaks))} microbatches."

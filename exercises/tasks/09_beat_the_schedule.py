@@ -145,8 +145,8 @@ def too_slow(s: Schedule, node: int) -> Finding | None:
         return None
     mine = cost(s, worst, cluster)
     headline = (
-        f"{NAME} is right, but not fast enough with {RACE}: {size(worst)} take {duration(mine.seconds)}; "
-        f"{duration(mine.seconds / over[worst])} are allowed."
+        f"{NAME} is right, but not fast enough with {RACE}: {size(worst)} takes {duration(mine.seconds)}; "
+        f"the limit is {duration(mine.seconds / over[worst])}."
     )
     spent = (
         f"Of these {duration(mine.seconds)}, {duration(mine.latency)} are latency of {mine.steps} steps and "

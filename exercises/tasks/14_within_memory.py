@@ -117,14 +117,14 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
     most = [max(kept(s, rank)) for rank in range(ranks)]
     if max(most) > limit:
         rank = most.index(max(most))
-        words = f"{wrong}: rank {rank} keeps {number(most[rank])} microbatches at a time, and {limit} are allowed."
+        words = f"{wrong}: rank {rank} keeps {number(most[rank])} microbatches at a time, and the limit is {limit}."
         return Finding("values", words=words, thought=THOUGHTS["keeps"], shows=s)
     time = s.count().time
     goal = SLOWER * greedy(*arguments).count().time if case.kind == TIMED else GOALS.get(case.kind)
     if not budget or goal is None or time <= goal:
         return None
     slow = f"{SCHEDULE} is right, but slow with {situation(*arguments)}"
-    words = f"{slow}: a step takes {number(time)}, and {number(goal)} are allowed."
+    words = f"{slow}: a step takes {number(time)}, and the limit is {number(goal)}."
     return Finding("budget", words=f"{words}\n{board(s, limit)}", thought=THOUGHTS["slow"], shows=s)
 
 

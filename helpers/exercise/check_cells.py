@@ -147,8 +147,8 @@ def _require_latest(name: str) -> None:
         ast.parse(latest)
     except SyntaxError as error:
         raise CheckFailed(
-            f"The last version of {name} has a mistake in its writing, so Python still has the one before.\n"
-            f"SyntaxError in line {error.lineno}: {error.msg}. Mend that cell and run it, then this one."
+            f"The last version of {name} has a syntax error, so Python still has the one before.\n"
+            f"SyntaxError in line {error.lineno}: {error.msg}. Fix that cell and run it, then this one."
         ) from None
 
 

@@ -139,8 +139,8 @@ def too_slow(task: Task | Puzzle, cases: list[Case], seconds: float) -> str:
     """The message about cases of one world size that end one by one, but not one after the other within a time."""
     many = "" if isinstance(task, Puzzle) else f" with {ranks(cases[0].world_size)}"
     return (
-        f"{task.name}{many} is right in each of {len(cases)} cases by itself, but all of them took longer than {seconds:g} s.\n"
-        "Think: does each call take longer than the one before? If not, close what else keeps this computer busy, and "
+        f"{task.name}{many} is right in each of {len(cases)} cases by itself, but all of them together took longer than {seconds:g} s.\n"
+        "Think: does each call take longer than the one before? If not, close whatever else keeps this computer busy, and "
         "check again."
     )
 
@@ -361,7 +361,7 @@ def _exceeds(verdict: Finding) -> str:
     """In one sentence."""
     limit, wanted, got = verdict.limit, verdict.wanted, verdict.got
     if limit == "links":
-        return f"rank {got[0]} sends to rank {got[1]}, and may not."
+        return f"rank {got[0]} sends to rank {got[1]}, which isn't allowed."
     if limit == "steps":
         return f"takes {got} steps; {wanted} {_is(wanted, str)} enough."
     rank = f"rank {verdict.ranks[0]}"
@@ -373,7 +373,7 @@ def _exceeds(verdict: Finding) -> str:
         return (
             f"{rank} {does.format(written(got), s='s' * (got != 1))}; {written(wanted)} {_is(wanted, written)} enough."
         )
-    has = f"{rank} has {'' if got > wanted else 'never more than '}{number(got)} {limit}"
+    has = f"{rank} {'has' if got > wanted else 'never has more than'} {number(got)} {limit}"
     return f"{has}; {'the limit is' if got > wanted else 'at one point it should have'} {number(wanted)}."
 
 

@@ -22,6 +22,7 @@ from .task import ANY_VALUE, Attempt, Finding, Puzzle, Suspect, Task, WrongPart
 # The error allowed in a result, relative to the largest number among the inputs.
 TOLERANCE = {torch.float64: 1e-12, torch.float32: 1e-5, torch.float16: 5e-3, torch.bfloat16: 3e-2}
 
+STAYS = "on this rank, the tensor should stay as it was."
 OtherCases = Collection[tuple[list[tuple], list[Any]]]
 
 NOTHING_RETURNED = Suspect(
@@ -93,10 +94,11 @@ def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic,
     if not (wrong := _wrong(task, inputs, wanted, got)):
         return None
     first = next(iter(wrong))
-    suspects = [each for each in (*task.suspects, NOTHING_RETURNED) if all(_explains(task, each, *o) for o in others)]
+    suspects = (*task.suspects, NOTHING_RETURNED, *_slips(task))
+    suspects = [each for each in suspects if all(_explains(task, each, *o) for o in others)]
     thought = _thought(task, inputs, got, wrong, suspects)
-    thought = thought or _dtype_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong, wanted)
-    thought = thought or _nan(wrong[first])
+    thought = thought or _form_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong, wanted)
+    thought = thought or ("" if "-inf" in task.thoughts.get("values", "") else _nan(wrong[first]))  # its own may be about that
     return Finding(
         "values", tuple(wrong), wanted[first], got[first], difference=wrong[first], traffic=traffic, thought=thought
     )
@@ -119,7 +121,8 @@ def _inputs(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic)
     left = [arguments[k] for arguments in got]
     if not difference(wanted[first][k], inputs[first][k], scale):
         in_place = any(difference(after[k], before[k], scale) for after, before in zip(wanted, inputs))
-        return replace(verdict, thought=_thought(task, inputs, left, wrong, list(task.suspects))) if in_place else verdict
+        thought = _thought(task, inputs, left, wrong, list(task.suspects))
+        return replace(verdict, thought=thought or STAYS) if in_place else verdict
     suspects = [untouched(k), *task.suspects, NOTHING_RETURNED]
     return replace(verdict, aspect="values", thought=_thought(task, inputs, left, wrong, suspects))
 
@@ -199,8 +202,8 @@ def _thought(task: Task, inputs: list[tuple], got: list, wrong: dict[int, Any], 
 
 
 def _predicts(task: Task, suspect: Suspect, inputs: list[tuple], got: list, wrong: Collection[int]) -> bool:
-    scale, would = _scale(task, inputs), suspect.result(inputs)
-    ranks = wrong if suspect.where_wrong else range(len(got))
+    would, ranks = suspect.result(inputs), wrong if suspect.where_wrong else range(len(got))
+    scale = max(_scale(task, inputs), largest([would[rank] for rank in ranks]))  # large numbers' rounding is larger
     return not any(difference(would[rank], got[rank], scale) for rank in ranks)
 
 
@@ -209,16 +212,42 @@ def _explains(task: Task, suspect: Suspect, inputs: list[tuple], got: list) -> b
     return _predicts(task, suspect, inputs, got, _wrong(task, inputs, task.reference(inputs), got))
 
 
-def _dtype_only(difference: WrongPart, scale: float) -> str:
-    """The thought about numbers that are right in a dtype that is not; "" where they are not right."""
+def _form_only(difference: WrongPart, scale: float) -> str:
+    """The thought about numbers that are right in a dtype or shape that is not; "" where they are not right."""
     wanted, got, *_ = difference
     if not all(isinstance(value, torch.Tensor) and value.layout == torch.strided for value in (wanted, got)):
         return ""
-    other = wanted.dtype != got.dtype and wanted.shape == got.shape and not got.is_complex()
-    if not other or unequal(wanted, got.to(wanted.dtype), scale).any():
+    if got.numel() != wanted.numel() or got.is_complex():
         return ""
-    name = dtype_name(wanted.dtype)
+    if unequal(wanted.flatten(), got.flatten().to(wanted.dtype), scale).any():
+        return ""
+    name, shape = dtype_name(wanted.dtype), list(wanted.shape)
+    if wanted.shape != got.shape:
+        return f"the numbers are right, but not the shape. y.reshape({shape}) gives the same numbers in shape {shape}."
     return f"the numbers are right, but not the dtype. y.to(torch.{name}) gives the same numbers as {name}."
+
+
+def _slips(task: Task) -> list[Suspect]:
+    """Mistakes of all tasks: the right numbers by a wrong factor, or without their fractions."""
+    return [
+        Suspect(lambda args, slip=slip: [_changed(y, slip, len(args)) for y in task.reference(args)], thought, True)
+        for slip, thought in _SLIPS
+    ]
+
+
+_SLIPS = (
+    (lambda y, n: y / n, "these are the right numbers, divided by the number of ranks once too often."),
+    (lambda y, n: y * n, "these are the right numbers, times the number of ranks. Is each counted N times, or is a division missing?"),
+    (lambda y, n: y.floor(), "these are the right numbers without their fractions. Does a `//`, an `int()` or an integer tensor drop them?"),
+)  # fmt: skip
+
+
+def _changed(value: Any, slip: Callable, n: int) -> Any:
+    if isinstance(value, (list, tuple)):
+        return [_changed(each, slip, n) for each in value]
+    if isinstance(value, torch.Tensor):
+        return slip(value.double(), n).to(value.dtype)
+    return slip(torch.tensor(value, dtype=torch.double), n).item() if type(value) is float else value
 
 
 def _nan(difference: WrongPart) -> str:

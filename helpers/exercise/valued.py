@@ -15,6 +15,7 @@ from .judgment import difference, largest
 from .task import Finding, Puzzle
 
 MAX_NUMBER = 1e300  # no answer is a larger number, or infinity
+OTHER_ORDER = "these are the right ones, in a different order."
 
 
 def valued(
@@ -44,13 +45,19 @@ def valued(
         if outcomes[-1][1] is None and all(right(*values) is not None for values in given.values()):
             return "printing a value doesn't return it."
         known = (suspects or {}).items()
-        return next((said for wrong, said in known if all(is_equal(y, wrong(*x)) for x, y in outcomes)), thought)
+        of_known = next((said for wrong, said in known if all(is_equal(y, wrong(*x)) for x, y in outcomes)), "")
+        return of_known or (OTHER_ORDER if all(_same_items(y, right(*x)) for x, y in outcomes) else thought)
 
     def draw(d: Draw) -> tuple:
         return tuple(each.clone() if isinstance(each, torch.Tensor) else each for each in given[d.case.kind])
 
     cases, sentence = tuple(Case(1, kind) for kind in given), lambda case, x, y: praise.format(value_words(y))
     return Puzzle(name, cases, draw, verdict, sentence, thought_on=thought_on)
+
+
+def _same_items(got: Any, expected: Any) -> bool:
+    several = isinstance(got, (list, tuple)) and isinstance(expected, (list, tuple))
+    return several and sorted(map(repr, got)) == sorted(map(repr, expected))
 
 
 def is_equal(got: Any, expected: Any) -> bool:

@@ -849,7 +849,7 @@ def library_reduce(x):
     dist.all_reduce(x)
 
 
-@wrong(RING, "may not")
+@wrong(RING, "which isn.t allowed")
 def not_to_neighbours(x):
     rank, n = here()
     chunks = x.tensor_split(n)
@@ -2836,7 +2836,7 @@ def writes_into_x(x, chosen, gate, w, dy):
     return x.copy_(y), dx, dgate, dw
 
 
-@wrong(DISPATCH, "it must return 4 things")
+@wrong(DISPATCH, "it must return 4 results")
 def returns_y_alone(x, chosen, gate, w, dy):
     return dispatched(x, chosen, gate, w, dy)[0]
 
@@ -3566,7 +3566,7 @@ def in_threes(x, src):
         have *= 3
 
 
-@wrong(TREE, "(?:is|are) enough|may not")
+@wrong(TREE, "(?:is|are) enough|which isn.t allowed")
 def with_receipts(x, src):
     rank, n = here()
     place, have = (rank - src) % n, 1
@@ -4452,7 +4452,7 @@ class OneAtATime(ByHand):
         return [(kind, k) for k in range(self.m) for kind in "FB"]
 
 
-@wrong(PLAN, "never more than 1 microbatches under way to later stages")
+@wrong(PLAN, "never has more than 1 microbatches under way to later stages")
 def microbatch_by_microbatch(*arguments):
     *start, x, t, microbatches = arguments
     return OneAtATime(*start, microbatches).train(x, t)

@@ -105,7 +105,7 @@ def all_to_all_splits(r, n):
     dist.all_to_all_single(ones(n), ones(n), output_split_sizes=[1] * n, input_split_sizes=splits)
 
 
-@mistake("all_to_all of a length that does not divide", Mismatch, "a number of rows that the number of ranks does not")
+@mistake("all_to_all of a length that does not divide", Mismatch, "a number of rows that isn't a multiple")
 def all_to_all_remainder(r, n):
     dist.all_to_all_single(torch.empty(2 * n + 1), ones(2 * n + 1))
 

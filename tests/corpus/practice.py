@@ -88,6 +88,11 @@ def into_the_name():
     return trained(line)
 
 
+@wrong("train_together", "process 0's gradient, which is also the greatest")
+def greatest_gradient():
+    return trained(lambda w: dist.all_reduce(w.grad, op=dist.ReduceOp.MAX))
+
+
 @wrong("train_together", "follow process 0's gradient")
 def broadcast_gradient():
     return trained(lambda w: dist.broadcast(w.grad, src=0))
@@ -112,6 +117,12 @@ def call_inside_if(loss):
     if dist.get_rank() == 0:
         dist.all_reduce(loss, op=dist.ReduceOp.AVG)
         return loss.item()
+
+
+@wrong("mean_loss", "divided by the number of ranks once too often")
+def divided_again(loss):
+    dist.all_reduce(loss, op=dist.ReduceOp.AVG)
+    return loss.item() / dist.get_world_size() if dist.get_rank() == 0 else None
 
 
 @wrong("mean_loss", "the sum of the losses")
@@ -1647,6 +1658,129 @@ def all_together(gradient):
     total = gradient.clone()
     dist.all_reduce(total)
     return total
+
+
+# --- 18 steps_for_all ---------------------------------------------------------------------
+
+
+@right("steps_for_all")
+def least_by_max(batches):
+    steps = torch.tensor([-batches])
+    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
+    return -steps.item()
+
+
+@wrong("steps_for_all", "a rank with fewer batches can't take that many")
+def most_of_all(batches):
+    steps = torch.tensor(batches)
+    dist.all_reduce(steps, op=dist.ReduceOp.MAX)
+    return int(steps)
+
+
+@wrong("steps_for_all", "the sum of all ranks' batches")
+def added_batches(batches):
+    steps = torch.tensor(batches)
+    dist.all_reduce(steps)
+    return int(steps)
+
+
+@wrong("steps_for_all", "what rank 0 has")
+def as_rank_0_says(batches):
+    steps = torch.tensor(batches)
+    dist.broadcast(steps, src=0)
+    return int(steps)
+
+
+@wrong("steps_for_all", "a collective takes a tensor")
+def a_number_for_a_tensor(batches):
+    dist.all_reduce(batches, op=dist.ReduceOp.MIN)
+    return batches
+
+
+# --- 18 sum_metrics -----------------------------------------------------------------------
+
+
+@right("sum_metrics")
+def stacked_metrics(metrics):
+    together = torch.stack([value for _, value in sorted(metrics.items())])
+    dist.all_reduce(together)
+    return together.flatten()
+
+
+@wrong("sum_metrics", "one rank's loss meets another's count")
+def in_the_dicts_order(metrics):
+    together = torch.cat([*metrics.values()])
+    dist.all_reduce(together)
+    return together
+
+
+@wrong("sum_metrics", "one call sums it")
+def one_call_for_each(metrics):
+    for name in sorted(metrics):
+        dist.all_reduce(metrics[name])
+    return torch.cat([metrics[name] for name in sorted(metrics)])
+
+
+@wrong("sum_metrics", "the means over the ranks")
+def averaged_metrics(metrics):
+    together = torch.cat([metrics[name] for name in sorted(metrics)])
+    dist.all_reduce(together, op=dist.ReduceOp.AVG)
+    return together
+
+
+# --- 18 straggler -------------------------------------------------------------------------
+
+
+@right("straggler")
+def by_a_dict(spans):
+    waited = {rank: sum(end - start for start, end in calls) for rank, calls in enumerate(spans)}
+    return min(waited, key=waited.get)
+
+
+@wrong("straggler", "from different clocks")
+def last_to_start(spans):
+    return max(range(len(spans)), key=lambda rank: spans[rank][-1][0])
+
+
+@wrong("straggler", "this rank waits longest")
+def waits_longest(spans):
+    return max(range(len(spans)), key=lambda rank: sum(end - start for start, end in spans[rank]))
+
+
+@wrong("straggler", "compares the longest waits")
+def shortest_of_the_longest(spans):
+    return min(range(len(spans)), key=lambda rank: max(end - start for start, end in spans[rank]))
+
+
+@wrong("straggler", "the first call only")
+def by_the_first_call(spans):
+    return min(range(len(spans)), key=lambda rank: spans[rank][0][1] - spans[rank][0][0])
+
+
+# --- 18 first_difference ------------------------------------------------------------------
+
+
+@right("first_difference")
+def by_number(recorded):
+    for k in range(max(map(len, recorded))):
+        if len({calls[k] if k < len(calls) else None for calls in recorded}) > 1:
+            return k + 1
+    return None
+
+
+@wrong("first_difference", "this counts from 0")
+def from_zero(recorded):
+    return None if (found := by_number(recorded)) is None else found - 1
+
+
+@wrong("first_difference", "zip stops with the rank")
+def by_zip(recorded):
+    return next((k for k, calls in enumerate(zip(*recorded), start=1) if len(set(calls)) > 1), None)
+
+
+@wrong("first_difference", "As many calls can be different calls")
+def by_length(recorded):
+    return None if len(set(map(len, recorded))) == 1 else min(map(len, recorded)) + 1
 
 
 # --- 18 mean_of_good ----------------------------------------------------------------------

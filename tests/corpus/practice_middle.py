@@ -8,6 +8,42 @@ import torch.distributed as dist
 from collectives.algorithms import Schedule, add, binomial_broadcast, copy
 from tests.corpus.practice import right, wrong
 
+# --- 05 full_product ----------------------------------------------------------------------
+
+
+@right("full_product")
+def gathered_and_added(x, w):
+    y = x @ w
+    parts = [torch.zeros_like(y) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, y)
+    return sum(parts)
+
+
+@wrong("full_product", "the rank's own partial sum")
+def product_of_my_own(x, w):
+    return x @ w
+
+
+@wrong("full_product", "multiply first, then add")
+def added_before_multiplying(x, w):
+    both = torch.cat([x.flatten(), w.flatten()])
+    dist.all_reduce(both)
+    return both[: x.numel()].view_as(x) @ both[x.numel() :].view_as(w)
+
+
+@wrong("full_product", "not their sum")
+def averaged_product(x, w):
+    y = x @ w
+    dist.all_reduce(y, op=dist.ReduceOp.AVG)
+    return y
+
+
+@wrong("full_product", "did this None come from a call")
+def product_into_the_name(x, w):
+    y = dist.all_reduce(x @ w)
+    return y + 0
+
+
 # --- 05 value_range -----------------------------------------------------------------------
 
 
@@ -44,6 +80,13 @@ def into_the_input(x):
     x.zero_()
     dist.all_reduce(ends, op=dist.ReduceOp.MAX)
     return ends.sum()
+
+
+@wrong("value_range", r"not the shape. y.reshape\(\[\]\)")
+def range_in_a_list(x):
+    ends = torch.stack([x.max(), -x.min()])
+    dist.all_reduce(ends, op=dist.ReduceOp.MAX)
+    return ends.sum(0, keepdim=True)
 
 
 # --- 05 gather_columns --------------------------------------------------------------------
@@ -176,6 +219,52 @@ def columns_standing_up(rows):
     arrived = [torch.zeros(block.shape) for block in blocks]
     dist.all_to_all(arrived, blocks)
     return torch.cat(arrived)
+
+
+# --- 06 share_of_sum ----------------------------------------------------------------------
+
+
+@right("share_of_sum")
+def divided_by_gathered(x):
+    parts = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(parts, x)
+    return x / torch.stack(parts).sum(0)
+
+
+@wrong("share_of_sum", "a sum divided by itself")
+def one_tensor_for_both(x):
+    total = x.clone()
+    x = total
+    dist.all_reduce(total)
+    return x / total
+
+
+@wrong("share_of_sum", "Work on a copy")
+def sum_in_the_argument(x):
+    mine = x.clone()
+    dist.all_reduce(x)
+    return mine / x
+
+
+@wrong("share_of_sum", "the sum of the rank's own numbers")
+def share_of_my_own(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return x / x.sum()
+
+
+@wrong("share_of_sum", "right numbers without their fractions")
+def share_without_a_fraction(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return x // total
+
+
+@wrong("share_of_sum", "by the mean over the ranks")
+def share_of_the_mean(x):
+    total = x.clone()
+    dist.all_reduce(total, op=dist.ReduceOp.AVG)
+    return x / total
 
 
 # --- 06 broadcast_any ---------------------------------------------------------------------
@@ -456,7 +545,7 @@ def evens_and_odds(x):
     return total
 
 
-@wrong("pair_sum", "isn't in, a call does nothing")
+@wrong("pair_sum", "isn't in, or has to itself, a call changes nothing")
 def group_of_rank_0_and_1(x):
     pair = dist.new_group(range(min(2, dist.get_world_size())))
     total = x.clone()
@@ -768,6 +857,11 @@ def as_a_list(n, nbytes):
 @wrong("busiest_sends", "What it receives is not asked for")
 def with_what_arrives(n, nbytes):
     return 2 * (n - 1) * nbytes, 2 * (n - 1) / n * nbytes
+
+
+@wrong("busiest_sends", "the right ones, in a different order")
+def least_first(n, nbytes):
+    return 2 * (n - 1) / n * nbytes, (n - 1) * nbytes
 
 
 @wrong("busiest_sends", "travels twice")

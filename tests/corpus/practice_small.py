@@ -339,6 +339,15 @@ def replaced_in_the_list(tensors):
         dist.broadcast(tensors[k], src=0)
 
 
+@wrong("same_state", "on this rank, the tensor should stay as it was")
+def averaged_state(tensors):
+    for tensor in tensors:
+        if tensor.is_floating_point():
+            dist.all_reduce(tensor, op=dist.ReduceOp.AVG)
+        else:
+            dist.broadcast(tensor, src=0)
+
+
 @wrong("same_state", "rounded on its way")
 def in_one_tensor(tensors):
     flat = torch.cat([tensor.flatten().float() for tensor in tensors])

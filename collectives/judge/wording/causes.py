@@ -159,4 +159,4 @@ def slipped(cause: Cause, names: Names) -> list[str]:
     n = abs(by)
     which = f"{names.call(first)}{names.at(first)}" + (f", and {n - 1} more" if n > 1 else "")
     did = f"left out {which}" if by > 0 else f"made {which}, which the others did not make there"
-    return [f"Rank {rank} {did}: from there on, its calls are {'later' if by > 0 else 'earlier'} ones of the others."]
+    return [f"Rank {rank} {did}: from there on, its calls meet {'later' if by > 0 else 'earlier'} ones of the others."]

@@ -14,7 +14,7 @@ from .waits import blame
 
 _ENDS = "By NCCL's rules, too, every call of this run ends."
 _MESSAGES = (
-    "On NCCL, messages between two ranks run one after the other, in the order of the calls and both ways, and a send ends "
+    "On NCCL, messages between two ranks run one after the other, in the order of the calls, in both directions, and a send ends "
     f"with its recv. Only those of one {BATCH} run side by side. (A small message may be buffered, which nothing promises.)"
 )
 _FIRST = "A group's first call on NCCL, and two ranks' first message, connects them: it returns once all have come to theirs."
@@ -41,7 +41,7 @@ def note(backend: str, calls: Sequence[Call], events: Sequence[Sequence[Event]])
 
 def _hang(found: Forecast) -> list[str]:
     if found.standstill is None:
-        may = "Right here; on NCCL it may hang."
+        may = "Fine here; on NCCL it may hang."
         return [may, *_account(found.unordered), wrap(_ONE_ORDER)] if found.unordered else []
     firsts = [waits[0] for waits in found.standstill.waits if waits]
     first = [wait.event for wait in firsts]
@@ -53,7 +53,7 @@ def _hang(found: Forecast) -> list[str]:
         rules.append(_FIRST)
     if not rules:
         rules.append(_MESSAGES if any(e.is_message for e in first) else _ORDER)
-    return ["Right here; on NCCL it would hang.", *_account(found.standstill), *map(wrap, rules)]
+    return ["Fine here; on NCCL it would hang.", *_account(found.standstill), *map(wrap, rules)]
 
 
 def _account(standstill: Standstill) -> list[str]:

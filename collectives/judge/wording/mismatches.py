@@ -175,7 +175,7 @@ _MISUSES = {
     "gaps": "{ranks} give{s} {op} #{k} a view with gaps between its numbers.",
     "aliased": "{ranks} give{s} {op} #{k} a list that holds the same memory several times.",
     "reordered": "{ranks} give{s} {op} #{k} an input and an output that store their elements in different orders.",
-    "remainder": "{ranks} give{s} {op} #{k} a number of rows that the number of ranks does not divide.",
+    "remainder": "{ranks} give{s} {op} #{k} a number of rows that isn't a multiple of the number of ranks.",
     "read": "{ranks} read{s} the tensor of {op} #{k} before waiting for it.",
     "returned": "{ranks} return{s} the tensor of {op} #{k} without waiting for it.",
     "written": "{ranks} write{s} to the tensor of {op} #{k} before waiting for it.",

@@ -140,8 +140,8 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     y = heading(sketch, f"timeline of {run.name}", _longest_wait(worst)) + 4
     labels = RankLabels(range(run.world_size))
     left = labels.width + 14
-    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data")]
-    entries.append((_in_flight, "from a call to its wait, while the rank works"))
+    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "blocked while data moved")]
+    entries.append((_in_flight, "in flight, for all its rank knows"))
     legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
     y += 26
     notes = [_note(share) for share in shares]

@@ -31,7 +31,7 @@ def _ranks(steps: StepTimes, count: str) -> Canvas:
     shown = sorted(sorted(parts, key=lambda rank: -parts[rank].caused)[:RANKS])
     labels = RankLabels(shown)
     left = labels.width + 14
-    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "moved data")]
+    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "blocked while data moved")]
     legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
     sketch.text(WIDTH, y, "others waited for it", 11, SOFT, align="right")
     y += 26

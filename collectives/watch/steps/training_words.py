@@ -74,14 +74,14 @@ def straggler(steps: StepTimes) -> str:
     if not getattr(steps.run, "knows_blocked", True):
         return (
             "Who held up whom isn't known: these files do not say when a rank was blocked.\n"
-            "What it waited and moved counts as worked."
+            "Waiting and moving data count as work."
         )
     if waited < LARGE_SHARE * spent:
         return f"The ranks hardly waited for one another: {waited / spent if spent else 0:.1%} of their time."
     worst = max(caused, key=caused.__getitem__)
     share = f"{waited / spent:.0%} of their time"
     if caused[worst] < OFTEN * waited:
-        return f"The ranks waited {share} for one another, and for no rank most of it."
+        return f"The ranks waited {share} for one another, and no one rank caused most of it."
     times = sum(step.late == worst for step in told)
     where = "in the step" if len(steps) == 1 else f"and most in {times:,} of {len(told):,} steps{_after(steps)}"
     return (

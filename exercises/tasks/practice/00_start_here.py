@@ -55,7 +55,7 @@ TRAIN = Task(
         ),
         Suspect(
             lambda args: trained(len(args), lambda gradients: [gradients[0]] * len(gradients)),
-            "all processes follow process 0's gradient. Which call uses everyone's?",
+            "all processes follow process 0's gradient, which is also the greatest. What averages everyone's?",
         ),
     ),
     thoughts={
@@ -114,7 +114,7 @@ MEAN_LOSS = Task(
         ),
     ),
     thoughts={
-        "values": "is it one number, and on rank 0 alone? `.item()` turns a tensor with one element into a number.",
+        "values": "is it the mean over all ranks, as one number, and on rank 0 alone? `.item()` turns a tensor with one element into a number.",
         "calls": "one call is enough: each rank has one number to give.",
         "Stuck": "does every rank make the call, or only rank 0?",
     },

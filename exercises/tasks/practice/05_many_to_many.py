@@ -2,7 +2,7 @@
 
 value_range(x): the largest of all ranks' numbers minus the smallest.  gather_columns(part): a matrix from its columns.
 my_votes(votes): what all ranks give this one.  transposed_rows(rows): this rank's rows of the transpose.
-product_rows(x, w): this rank's rows of a matrix product whose inner dimension is spread over the ranks.
+full_product(x, w): a matrix product whose inner dimension is spread over the ranks.  product_rows(x, w): this rank's rows of it.
 """
 
 import torch
@@ -279,4 +279,39 @@ PRODUCT_ROWS = Task(
     },
 )
 
-TASKS = (VALUE_RANGE, GATHER_COLUMNS, MY_VOTES, TRANSPOSED_ROWS, PRODUCT_ROWS)
+# --- full_product -------------------------------------------------------------------------
+
+FULL_PRODUCT = Task(
+    "full_product",
+    CASES,
+    draw,
+    lambda args: [product(args)] * len(args),
+    lambda case, args: Budget("one call", calls=[1] * case.world_size),
+    needs=lambda case, args: [4 * (case.world_size > 1)] * case.world_size,
+    parameters=("x", "w"),
+    suspects=(
+        Suspect(
+            lambda args: [x @ w for x, w in args],
+            "this is the rank's own partial sum. The other ranks' parts of each number are missing.",
+        ),
+        Suspect(
+            lambda args: [product(args) / len(args)] * len(args), "this is the mean of the partial sums, not their sum."
+        ),
+        Suspect(
+            lambda args: [sum(x for x, _ in args) @ sum(w for _, w in args)] * len(args),
+            "this multiplies sums. A rank's columns of X only go with its own rows of W: multiply first, then add.",
+        ),
+        Suspect(
+            lambda args: [torch.cat([x @ w for x, w in args])] * len(args),
+            "these are the partial sums, one below the other. Each number of X W is the sum of one from each.",
+        ),
+    ),
+    thoughts={
+        "values": "x @ w is a partial sum of X W. Which collective adds them up, and leaves the sum on every rank?",
+        "calls": "one call can add up the partial sums and give the sum to all.",
+        "Mismatch": "do all ranks make the same calls, with tensors of the same shape?",
+        "Stuck": "does every rank make the call?",
+    },
+)
+
+TASKS = (FULL_PRODUCT, VALUE_RANGE, GATHER_COLUMNS, MY_VOTES, TRANSPOSED_ROWS, PRODUCT_ROWS)

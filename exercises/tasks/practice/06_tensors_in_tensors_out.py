@@ -1,6 +1,6 @@
 """The short tasks of chapter 06: shapes, views, calls in flight, gradients, and many tensors in one call.
 
-broadcast_any(x): rank 0's tensor, of a shape that only rank 0 knows.  summed(x): the sum of a view.
+share_of_sum(x): what a rank has of the sum.  broadcast_any(x): rank 0's tensor, of a shape that only rank 0 knows.  summed(x): the sum of a view.
 sum_each(tensors): the sums of several tensors, started together.  gathered_gradient(dy): backward through an all_gather.
 collect_uneven(mine): pieces of different lengths, on rank 0.  sum_all(tensors): the sums of several tensors, by one call.
 """
@@ -8,6 +8,45 @@ collect_uneven(mine): pieces of different lengths, on rank 0.  sum_all(tensors):
 import torch
 
 from helpers.exercise import Budget, Case, OnError, Suspect, Task
+
+# --- share_of_sum -------------------------------------------------------------------------
+
+SHARE_OF_SUM = Task(
+    "share_of_sum",
+    tuple(
+        Case(n, size=size, late=late)
+        for n, size, late in ((2, 3, None), (3, 2, None), (4, 1, 1), (5, 3, None), (6, 2, None), (7, 1, 0), (8, 4, None), (1, 3, None))
+    ),  # fmt: skip
+    lambda d: (d.integers(1, 10, d.case.size),),
+    lambda args: [x / sum(y for (y,) in args) for (x,) in args],
+    lambda case, args: Budget("one call", calls=[1] * case.world_size),
+    needs=lambda case, args: [4 * case.size * (case.world_size > 1)] * case.world_size,
+    suspects=(
+        Suspect(
+            lambda args: [torch.ones_like(x) for (x,) in args],
+            "a sum divided by itself: all_reduce has written the sum over the rank's own numbers. Keep a copy of them.",
+        ),
+        Suspect(lambda args: [sum(x for (x,) in args)] * len(args), "this is the sum. Which part of it is this rank's?"),
+        Suspect(lambda args: [x / x.sum() for (x,) in args], "this divides by the sum of the rank's own numbers."),
+        Suspect(
+            lambda args: [x / sum(y.sum() for (y,) in args) for (x,) in args],
+            "this divides by the sum of all numbers. Each number has a sum of its own, over the ranks.",
+        ),
+        Suspect(
+            lambda args: [x * len(args) / sum(y for (y,) in args) for (x,) in args],
+            "this divides by the mean over the ranks, not by their sum.",
+        ),
+        Suspect(
+            lambda args: [sum(y for (y,) in args) / x for (x,) in args], "this is the sum by the rank's number, not the other way around."
+        ),
+    ),
+    thoughts={
+        "values": "you need two things: the rank's own numbers, and the sums over all ranks. The call leaves one tensor.",
+        "calls": "one call sums all numbers of the tensor at once.",
+        "Stuck": "does every rank make the call?",
+    },
+)
+
 
 # --- broadcast_any ------------------------------------------------------------------------
 
@@ -377,4 +416,4 @@ SUM_ALL = Task(
     },
 )
 
-TASKS = (BROADCAST_ANY, SUMMED, SUM_EACH, GATHERED_GRADIENT, COLLECT_UNEVEN, SUM_ALL)
+TASKS = (SHARE_OF_SUM, BROADCAST_ANY, SUMMED, SUM_EACH, GATHERED_GRADIENT, COLLECT_UNEVEN, SUM_ALL)

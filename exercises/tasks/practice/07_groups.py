@@ -61,7 +61,7 @@ PAIR_SUM = Task(
         ),
         Suspect(
             lambda args: [x for (x,) in args],
-            "this is what the rank had before. On a group that a rank isn't in, a call does nothing.",
+            "this is what the rank had before. On a group that a rank isn't in, or has to itself, a call changes nothing.",
             where_wrong=True,
         ),
     ),

@@ -1,12 +1,18 @@
-"""cause(dumps): who holds up the others; mean_of_good(gradient, good): the mean over the ranks whose batch was good."""
+"""The short tasks of chapter 18.
+
+steps_for_all(batches): the steps that all ranks can take.  sum_metrics(metrics): sums over the ranks, by one call.
+straggler(spans): the rank that the others wait for.  first_difference(recorded): the call at which the ranks part.
+cause(dumps): who holds up the others.  mean_of_good(gradient, good): the mean over the ranks whose batch was good.
+"""
 
 import math
+from itertools import zip_longest
 from typing import Any
 
 import torch
 
 from collectives.format import kind, name_ranks
-from helpers.exercise import Budget, Case, Finding, Puzzle, Suspect, Task
+from helpers.exercise import Budget, Case, Finding, OnError, Puzzle, Suspect, Task, valued
 
 CASES = (
     Case(2, "all are good"),
@@ -109,6 +115,186 @@ MEAN_OF_GOOD = Task(
 )
 
 
+# --- steps_for_all ------------------------------------------------------------------------
+
+ONE_EACH = tuple(Case(n, late=late) for n, late in ((2, None), (3, None), (4, 0), (5, None), (6, None), (7, 3), (8, None), (1, None)))  # fmt: skip
+
+
+def has(d):
+    """What a rank has: rank 0 neither the most nor the fewest, from 3 ranks on."""
+    return (20 if d.rank == 0 else d.integer(*((21, 40) if d.rank % 2 else (3, 20))),)
+
+
+def batches_of(args):
+    return [batches for (batches,) in args]
+
+
+def on_all(combined):
+    """A result that every rank has.  combined: the ranks' numbers -> one number."""
+    return lambda args: [combined(batches_of(args))] * len(args)
+
+
+STEPS_FOR_ALL = Task(
+    "steps_for_all",
+    ONE_EACH,
+    has,
+    on_all(min),
+    lambda case, args: Budget("one call, of one number", calls=[1] * case.world_size, largest=[8] * case.world_size),
+    needs=lambda case, args: [1] * case.world_size,
+    parameters=("batches",),
+    suspects=(
+        Suspect(lambda args: batches_of(args), "this is the number of the rank's own batches. What have the others?"),
+        Suspect(on_all(max), "a rank with fewer batches can't take that many steps. Which `op` finds the smallest number?"),
+        Suspect(on_all(sum), "this is the sum of all ranks' batches. Which `op` finds the smallest number?"),
+        Suspect(on_all(lambda b: sum(b) // len(b)), "some ranks have fewer batches than the average."),
+        Suspect(on_all(lambda b: b[0]), "this is what rank 0 has. Another rank may have fewer."),
+    ),
+    thoughts={
+        "values": "return an int: the fewest batches that any rank has.",
+        "calls": "one call can find the smallest number, and leave it on every rank.",
+        "largest": "one number from each rank is enough.",
+        "Stuck": "does every rank make the call?",
+        "RankFailed": OnError(
+            "Expected parameter|<class 'int'>", "a collective takes a tensor: `torch.tensor(batches)` makes one."
+        ),
+    },
+)
+
+
+# --- sum_metrics --------------------------------------------------------------------------
+
+NAMES = ("loss", "correct", "tokens", "accuracy")
+METRICS = tuple(Case(n, size=size, late=late) for n, size, late in ((2, 2, None), (2, 4, None), (3, 3, None), (4, 2, 1), (4, 4, None), (5, 3, None), (6, 2, None), (7, 3, 6), (8, 4, None), (1, 3, None)))  # fmt: skip
+
+
+def measured(d):
+    """The same names for all ranks, from the second on in an order of the rank's own."""
+    names = [*NAMES[: d.case.size]]
+    turn = d.rank % d.case.size
+    return ({name: d.numbers(1) for name in names[turn:] + names[:turn]},)
+
+
+def sums(args):
+    return {name: sum(metrics[name] for (metrics,) in args) for name in args[0][0]}
+
+
+def alphabetical(metrics):
+    return torch.cat([metrics[name] for name in sorted(metrics)])
+
+
+SUM_METRICS = Task(
+    "sum_metrics",
+    METRICS,
+    measured,
+    lambda args: [alphabetical(sums(args))] * len(args),
+    lambda case, args: Budget("one call, of all metrics", calls=[1] * case.world_size),
+    after=None,
+    needs=lambda case, args: [4 * case.size * (case.world_size > 1)] * case.world_size,
+    parameters=("metrics",),
+    suspects=(
+        Suspect(
+            lambda args: [sum(torch.cat([*metrics.values()]) for (metrics,) in args)] * len(args),
+            "each rank passes its numbers in its own order, so one rank's loss meets another's count. Which order do all "
+            "know without asking?",
+        ),
+        Suspect(
+            lambda args: [torch.cat([sums(args)[name] for name in metrics]) for (metrics,) in args],
+            "the sums are right, but in the order of the rank's own dict.",
+        ),
+        Suspect(lambda args: [alphabetical(metrics) for (metrics,) in args], "these are the rank's own numbers."),
+        Suspect(
+            lambda args: [alphabetical(sums(args)) / len(args)] * len(args), "these are the means over the ranks."
+        ),
+        Suspect(
+            lambda args: [alphabetical(sums(args)).flip(0)] * len(args), "the sums are right, but in reverse order."
+        ),
+    ),
+    thoughts={
+        "values": "return one tensor: for each name, in alphabetical order, the sum of all ranks' numbers.",
+        "calls": "`torch.cat` makes one tensor of several, and one call sums it.",
+        "Mismatch": "do all ranks make the same calls, with tensors of the same shape?",
+        "Stuck": "does every rank make the call?",
+    },
+)
+
+
+# --- straggler ----------------------------------------------------------------------------
+
+STRAGGLER = valued(
+    "straggler",
+    {
+        "one call, rank 2 late": ([[(1.0, 5.0)], [(2.0, 5.0)], [(4.5, 5.0)], [(3.0, 5.0)]],),
+        "two hosts, whose clocks are minutes apart": (
+            [[(0.0, 4.0), (5.0, 8.0)], [(3.5, 4.0), (7.0, 8.0)], [(301.0, 304.0), (304.5, 308.0)]],
+        ),
+        "a rank that is late once": (
+            [[(1.0, 2.0), (4.5, 5.0), (6.0, 8.0)], [(1.5, 2.0), (4.0, 5.0), (7.5, 8.0)], [(1.9, 2.0), (3.0, 5.0), (5.5, 8.0)]],
+        ),
+        "one long wait, at the start": (
+            [[(0.0, 1.0), (2.0, 3.0), (4.0, 5.0)], [(-1.0, 1.0), (2.9, 3.0), (4.9, 5.0)], [(0.2, 1.0), (2.0, 3.0), (4.2, 5.0)]],
+        ),
+        "rank 0 always late": ([[(2.0, 2.1), (5.0, 5.1)], [(0.5, 2.1), (3.0, 5.1)]],),
+    },
+    lambda spans: min(range(len(spans)), key=lambda rank: in_calls(spans)[rank]),
+    suspects={
+        lambda spans: max(range(len(spans)), key=lambda rank: spans[rank][-1][0]): "these starts are from different clocks. "
+        "How long a call took doesn't depend on the clock.",
+        lambda spans: max(range(len(spans)), key=lambda rank: spans[rank][0][0]): "these starts are from different clocks. "
+        "How long a call took doesn't depend on the clock.",
+        lambda spans: max(range(len(spans)), key=lambda rank: in_calls(spans)[rank]): "this rank waits longest. The one that "
+        "it waits for is the one that hardly waits.",
+        lambda spans: min(range(len(spans)), key=lambda rank: [e - s for s, e in spans[rank]][0]): "this looks at the first "
+        "call only.",
+        lambda spans: min(range(len(spans)), key=lambda rank: [e - s for s, e in spans[rank]][-1]): "this looks at the last "
+        "call only.",
+        lambda spans: min(range(len(spans)), key=lambda rank: max(e - s for s, e in spans[rank])): "this compares the longest "
+        "waits. What does each rank's time add up to?",
+        lambda spans: min(in_calls(spans)): "this is the time. Which rank's is it?",
+    },
+    thought="how long was each rank in its calls, all together? Whoever comes last finds the others there, and waits least.",
+    praise="Two ranks, and rank {} was late each time.",
+)
+
+
+def in_calls(spans):
+    """The seconds that each rank was in its calls."""
+    return [sum(end - start for start, end in calls) for calls in spans]
+
+
+# --- first_difference ---------------------------------------------------------------------
+
+SUM, SHARE = "all_reduce [2]", "broadcast [8]"
+
+
+def parting(recorded):
+    return next((k for k, calls in enumerate(zip_longest(*recorded), 1) if len(set(calls)) > 1), None)
+
+
+FIRST_DIFFERENCE = valued(
+    "first_difference",
+    {
+        "rank 1 makes a different second call": ([[SUM, SUM, SHARE], [SUM, SHARE, SHARE], [SUM, SUM, SHARE]],),
+        "rank 2 lacks the last call": ([[SUM, SHARE], [SUM, SHARE], [SUM]],),
+        "all alike": ([[SUM, SHARE], [SUM, SHARE]],),
+        "rank 0 with no call": ([[], [SUM], [SUM]],),
+        "two ranks in different orders": ([[SUM, SUM, SHARE], [SUM, SHARE, SUM]],),
+        "the last call longer on rank 1": ([[SHARE, SUM], [SHARE, "all_reduce [3]"]],),
+    },
+    parting,
+    suspects={
+        lambda recorded: (parting(recorded) or 0) - 1 if parting(recorded) else None: "this counts from 0.",
+        lambda recorded: next(
+            (k for k, calls in enumerate(zip(*recorded), 1) if len(set(calls)) > 1), None
+        ): "zip stops with the rank that has the fewest calls, and a call that this rank lacks isn't seen.",
+        lambda recorded: None
+        if len(set(map(len, recorded))) == 1
+        else min(map(len, recorded)) + 1: "this looks at how many calls there are. As many calls can be different calls.",
+    },
+    thought="take the ranks' first calls, then their second ones, and so on. Which are the first that aren't all the same?",
+    praise="All alike but the last: call {}.",
+)
+
+
 # --- cause --------------------------------------------------------------------------------
 
 CIRCLE = "rows and columns, called in two orders"
@@ -196,4 +382,4 @@ def found(case: Case, arguments: tuple, result: Any) -> str:
 
 
 CAUSE = Puzzle("cause", DUMPS, dumps_of, judged, found)
-TASKS = (CAUSE, MEAN_OF_GOOD)
+TASKS = (STEPS_FOR_ALL, SUM_METRICS, STRAGGLER, FIRST_DIFFERENCE, CAUSE, MEAN_OF_GOOD)
