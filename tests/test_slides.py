@@ -16,11 +16,21 @@ def test_a_chapter_has_slides(path):
     first, *between, last = slides(nbformat.read(path, as_version=4)).cells
     assert re.fullmatch(r"# .+\n\n\*\*Question\*\*(.|\n)*[.?)]", first.source)
     assert re.match(r"## Takeaways\n+- \S", last.source)
-    said, shown = between[::2], between[1::2]
-    assert len(said) == len(shown) >= 2
-    for words, picture in zip(said, shown):
-        assert re.match(r"## .+\n\n\S.*[.:?!)`*]$", words.source), words.source
-        assert len(picture.outputs) == 1 and picture.metadata["slideshow"]["slide_type"] == "-"
+    assert sum(cell.cell_type == "code" for cell in between) >= 2
+    for cell, before in zip(between, [first, *between]):
+        if cell.cell_type == "markdown":
+            assert re.match(r"## .+\n\n(.|\n)*[.:?!)`*]$", cell.source), cell.source
+        else:
+            assert before.cell_type == "markdown" and len(cell.outputs) == 1
+            assert cell.metadata["slideshow"]["slide_type"] == "-"
+
+
+@pytest.mark.parametrize("path", CHAPTERS, ids=[path.stem for path in CHAPTERS])
+def test_a_question_has_a_slide_of_its_own_before_its_answer(path):
+    cells = slides(nbformat.read(path, as_version=4)).cells
+    asked = [k for k, cell in enumerate(cells) if "**Predict.**" in cell.source]
+    assert len(asked) >= 2
+    assert all(cells[k + 1].cell_type == "markdown" for k in asked), "what comes next begins a slide of its own"
 
 
 def test_cells_with_the_tag_are_taken_instead():

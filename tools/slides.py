@@ -1,6 +1,6 @@
 """make slides NB=notebooks/...: a chapter's question, its pictures with the sentences before each, and its takeaways.
 
-A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.  A file of slides needs
+A prediction has a slide without the answer, and then one with it.  A cell tagged "slide" begins a slide; where a chapter has no such cell, they are chosen as above.  A file of slides needs
 nothing else, neither a network nor another file.
 """
 
@@ -19,6 +19,10 @@ from nbformat.v4 import new_markdown_cell, new_notebook
 from .notebooks import stored_picture
 
 FOLDER, DECK = Path("slides"), Path(__file__).with_name("deck")
+ANSWER = re.compile(r"<summary>After the run[^<]*</summary>\s+(.+?)\n(?:\n|</details>)", re.DOTALL)  # a fold's first paragraph
+QUESTION = re.compile(r"\*\*Predict\.\*\*(?:.|\n)+?(?=\n\n|\Z)")
+ASIDE = "*(Don't skip this one.)* "
+MOST_LINES = 16  # of a program that fits below its question
 FORMULA = re.compile(r"\$([^$\n]+)\$")  # the few that slides have are powers and indices
 
 
@@ -36,15 +40,27 @@ def _slides(chapter: NotebookNode) -> Iterator[NotebookNode]:
     questions = (re.search(r"\*\*Question\*\*.*?(?=\n\n|\Z)", cell.source, re.DOTALL) for cell in chapter.cells)
     question = next((found[0] for found in questions if found), "")
     yield new_markdown_cell(f"{title}\n\n{question}")
-    heading = sentences = takeaways = ""
-    for cell in chapter.cells[1:]:
+    heading = sentences = question = takeaways = ""
+    for k, cell in enumerate(chapter.cells[1:], 1):
         if cell.cell_type == "markdown":
             heading = (re.findall(r"^##+ (.+)", cell.source, re.MULTILINE) or [heading])[-1]
-            sentences = _last_sentences(cell.source) or sentences
+            sentences = _last_sentences(QUESTION.sub("", cell.source)) or sentences
+            question = (QUESTION.findall(cell.source) or [question])[-1]
             if found := re.search(r"^## Takeaways.*?(?=^## |\Z)", cell.source, re.MULTILINE | re.DOTALL):
                 takeaways = found[0].strip()
-        elif shown := [output for output in cell.outputs if stored_picture(output)]:
+            continue
+        shown = [output for output in cell.outputs if stored_picture(output)]
+        if question and "predict" in cell.metadata.get("tags", ()):
+            program = re.split(r"^(?:predict|ask)\(", cell.source, flags=re.MULTILINE)[0].strip()
+            code = f"\n\n```python\n{program}\n```" if 0 < program.count("\n") < MOST_LINES else ""
+            yield new_markdown_cell(f"## {heading}\n\n{question.replace(ASIDE, '')}{code}")
+            below = "".join(each.source for each in chapter.cells[k + 1 : k + 3] if each.cell_type == "markdown")
+            answer, question = ANSWER.search(below), ""
+            if answer or shown:
+                yield new_markdown_cell(f"## {heading}\n\n{answer[1] if answer else _last_sentences(below) or sentences}")
+        elif shown:
             yield new_markdown_cell(f"## {heading}\n\n{sentences}")
+        if shown:
             picture = nbformat.from_dict(cell)
             picture.outputs, picture.source, picture.metadata["slide_type"] = shown[:1], "", "-"
             yield picture
