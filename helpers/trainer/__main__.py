@@ -1,7 +1,7 @@
 """The trainer, compared with one process:   python -m helpers.trainer [--mine [FOLDER]]
 
 Each mesh of a sample trains two steps, and its losses, gradients and parameters must be equal to one process's; then a
-checkpoint is resumed on other meshes.  --mine: write the trainer to FOLDER with your functions of chapters 14 to 17, 20 and 24 that
+checkpoint is resumed on other meshes.  --mine: write the trainer to FOLDER with your functions of chapters 13 to 17, 20 and 24 that
 have passed their checks, and run that.
 """
 

@@ -57,7 +57,7 @@ def load(folder, optimizer):
         return
     missing = {piece.name: piece.value.numel() for piece in optimizer.pieces}
     for file in sorted((Path(folder) / name).glob("*.pt")):
-        saved = torch.load(file, mmap=True)  # reads a number when it is used
+        saved = torch.load(file, map_location="cpu", mmap=True)  # reads a number when it is used
         for piece in optimizer.pieces:
             if piece.name in saved:
                 place, numbers = saved[piece.name]

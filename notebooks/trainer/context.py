@@ -5,7 +5,7 @@ from functools import partial
 import torch
 import torch.distributed as dist
 import torch.nn.functional as F
-from tensor import Gather
+from tensor import AllGather
 
 NOTHING = -1e30  # the lse of no keys at all; -inf would give nan where two of them meet
 
@@ -98,7 +98,7 @@ def ring_attention(q, k, v, positions, group):
 def gather_attention(q, k, v, positions, group):
     """The same in one call for the keys and one for the values, which each rank then has whole."""
     mask = positions[dist.get_rank(group)][:, None] >= torch.cat(list(positions))
-    k, v = Gather.apply(k, group), Gather.apply(v, group)
+    k, v = AllGather(k, group), AllGather(v, group)
     return F.scaled_dot_product_attention(q, k, v, attn_mask=mask.to(q.device))
 
 

@@ -13,35 +13,30 @@ def cut_of(name):
     return PLAN.get(name.split(".")[-2])
 
 
-def add_up(x, group):
+def autograd_op(forward, backward):
+    """An operator, from a function of a tensor and a group for each pass."""
+
+    class Operator(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x, group=None):
+            ctx.group = group
+            return forward(x, group)
+
+        @staticmethod
+        def backward(ctx, d):
+            return backward(d, ctx.group), None
+
+    return Operator.apply
+
+
+def identity(x, group):
+    return x.view_as(x)
+
+
+def sum_over_ranks(x, group):
     total = x.clone(memory_format=torch.contiguous_format)
     dist.all_reduce(total, group=group)
     return total
-
-
-class Copy(torch.autograd.Function):
-    """Into the cut layers: each rank's gradient is one addend of the input's."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return x.view_as(x)
-
-    @staticmethod
-    def backward(ctx, d):
-        return add_up(d, ctx.group), None
-
-
-class Sum(torch.autograd.Function):
-    """Out of them: each rank's output is one addend."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        return add_up(x, group)
-
-    @staticmethod
-    def backward(ctx, d):
-        return d, None
 
 
 def gather_positions(x, group):
@@ -52,59 +47,45 @@ def gather_positions(x, group):
     return torch.cat(whole.chunk(n), -2)
 
 
-def scatter_positions(x, group):
+def scatter_positions(z, group):
     """This rank's positions of the sum over ranks."""
-    parts = x.chunk(dist.get_world_size(group), -2)
-    own = x.new_empty(parts[0].shape)
+    parts = z.chunk(dist.get_world_size(group), -2)
+    own = z.new_empty(parts[0].shape)
     dist.reduce_scatter_single(own, torch.cat(parts), group=group)
     return own
 
 
-class Gather(torch.autograd.Function):
-    """Into the cut layers where a rank has some positions: Copy's place in sequence parallelism."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return gather_positions(x, group)
-
-    @staticmethod
-    def backward(ctx, d):
-        return scatter_positions(d, ctx.group), None
+Copy = autograd_op(identity, sum_over_ranks)  # into the cut layers: the input's gradient is the sum of the ranks'
+Sum = autograd_op(sum_over_ranks, identity)  # out of them: the output is the sum of the ranks'
+AllGather = autograd_op(gather_positions, scatter_positions)  # in Copy's place, where a rank has some positions
+ReduceScatter = autograd_op(scatter_positions, gather_positions)  # in Sum's
 
 
-class Scatter(torch.autograd.Function):
-    """Out of them: Sum's place."""
-
-    @staticmethod
-    def forward(ctx, x, group):
-        ctx.group = group
-        return scatter_positions(x, group)
-
-    @staticmethod
-    def backward(ctx, d):
-        return gather_positions(d, ctx.group), None
-
-
-def shard_linear(layer, dim, group):
+def shard_weight(layer, dim, group):
     part = layer.weight.chunk(dist.get_world_size(group), dim)[dist.get_rank(group)]
     layer.weight = nn.Parameter(part.detach().clone())
 
 
-def cut_block(block, group, enter=Copy, leave=Sum):
+def around(part, input_op, output_op, group):
+    """Put an operator on either side of a module."""
+    part.register_forward_pre_hook(lambda module, inputs: (input_op(inputs[0], group), *inputs[1:]))
+    part.register_forward_hook(lambda module, inputs, output: output_op(output, group))
+
+
+def cut_block(block, group, input_op=Copy, output_op=Sum):
     """Keep this rank's part of each matrix, between two operators."""
     for name, module in block.named_modules():
         dim = cut_of(f"{name}.weight")
         if dim is not None:
-            shard_linear(module, dim, group)
-    # A router takes whole positions itself with Copy; with Gather, its gradient is a partial sum, as a norm's.
-    for part in (block.attention, block.mlp.experts if isinstance(block.mlp, MoE) and enter is Copy else block.mlp):
-        part.register_forward_pre_hook(lambda module, inputs: (enter.apply(inputs[0], group), *inputs[1:]))
-        part.register_forward_hook(lambda module, inputs, output: leave.apply(output, group))
+            shard_weight(module, dim, group)
+    # A router takes whole positions itself with Copy; with AllGather, its gradient is a partial sum, as a norm's.
+    inside = isinstance(block.mlp, MoE) and input_op is Copy
+    for part in (block.attention, block.mlp.experts if inside else block.mlp):
+        around(part, input_op, output_op, group)
 
 
-def add_up_replicas(model, group):
+def sum_copies(model, group):
     """In sequence parallelism, the gradient of what isn't cut is each rank's for its own positions: sum it."""
     for name, p in model.named_parameters():
         if cut_of(name) is None:
-            p.register_hook(lambda d: add_up(d, group))
+            p.register_hook(lambda d: sum_over_ranks(d, group))

@@ -20,7 +20,7 @@ from outer import Islands
 from pipeline import Stage, shard_range
 from replicas import Replicas
 from survive import Quorum
-from tensor import Copy, Gather, Scatter, Sum, add_up_replicas, cut_block
+from tensor import AllGather, Copy, ReduceScatter, Sum, cut_block, sum_copies
 
 
 class Trainer:
@@ -33,7 +33,7 @@ class Trainer:
             if isinstance(block, Block):
                 self.cut(block)
         if config.sequence and config.tp > 1:
-            add_up_replicas(self.model, self.mesh.get_group("tp"))
+            sum_copies(self.model, self.mesh.get_group("tp"))
         self.replicas = Replicas(group_over(self.mesh, "dp", "ep", "cp"))
         self.expert_replicas = Replicas(group_over(self.mesh, "dp", "cp"))
         fs = self.mesh.get_group("fs")
@@ -47,7 +47,7 @@ class Trainer:
         if self.config.ep > 1:
             cut_experts(block, self.mesh.get_group("ep"))
         if self.config.tp > 1:
-            operators = (Gather, Scatter) if self.config.sequence else (Copy, Sum)
+            operators = (AllGather, ReduceScatter) if self.config.sequence else (Copy, Sum)
             cut_block(block, self.mesh.get_group("tp"), *operators)
         if self.config.cp > 1:
             way = gather_attention if self.config.gather else ring_attention

@@ -1255,44 +1255,44 @@ def from_rank_zero(qkv):
     return three_by_n(whole)
 
 
-# --- 13 to_sequence -----------------------------------------------------------------------
+# --- 13 scatter_positions -----------------------------------------------------------------
 
 
-@right("to_sequence")
-def positions_first(z):
-    turned = z.transpose(0, 1).contiguous()
-    own = turned.new_empty(len(turned) // dist.get_world_size(), *turned.shape[1:])
-    dist.reduce_scatter_single(own, turned)
-    return own.transpose(0, 1)
+@right("scatter_positions")
+def positions_first(z, group=None):
+    turned = z.transpose(0, -2).contiguous()
+    own = turned.new_empty(len(turned) // dist.get_world_size(group), *turned.shape[1:])
+    dist.reduce_scatter_single(own, turned, group=group)
+    return own.transpose(0, -2)
 
 
-@wrong("to_sequence", "equal blocks of z's memory")
+@wrong("scatter_positions", "equal blocks of z's memory")
 def blocks_of_memory(z):
     own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
     dist.reduce_scatter_single(own.view(-1), z.view(-1))
     return own
 
 
-@wrong("to_sequence", "cuts dimension 0")
+@wrong("scatter_positions", "cuts dimension 0")
 def as_it_is(z):
     own = z.new_empty(z.shape[0], z.shape[1] // dist.get_world_size(), z.shape[2])
     dist.reduce_scatter_single(own, z)
     return own
 
 
-@wrong("to_sequence", "partial sums are missing")
+@wrong("scatter_positions", "partial sums are missing")
 def cut_only(z):
     return z.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
 
 
-@wrong("to_sequence", "positions that it throws away")
+@wrong("scatter_positions", "positions that it throws away")
 def summed_then_cut(z):
     whole = z.clone()
     dist.all_reduce(whole)
     return whole.chunk(dist.get_world_size(), 1)[dist.get_rank()].clone()
 
 
-@wrong("to_sequence", "this is the whole sum")
+@wrong("scatter_positions", "this is the whole sum")
 def summed_alone(z):
     whole = z.clone()
     dist.all_reduce(whole)

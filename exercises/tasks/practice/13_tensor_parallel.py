@@ -1,9 +1,11 @@
 """The short tasks of chapter 13: layers, an embedding and a norm whose parts are on several ranks.
 
 input_gradient(dh, w): backward through a column-parallel layer.  look_up(tokens, table): an embedding cut by rows.
-cut_fused(qkv): a rank's rows of q, k and v in one matrix.  to_sequence(z): the sum of partial sums, cut by positions.
+cut_fused(qkv): a rank's rows of q, k and v in one matrix.  scatter_positions(z): the sum of partial sums, cut by positions.
 row_parallel(x, w, b, dy): a linear layer with a bias, cut by rows, and the bias's gradient.  clip_factor(sharded, replicated, limit): for one norm.
 """
+
+from math import prod
 
 import torch
 
@@ -166,9 +168,18 @@ CUT_FUSED = Task(
 )
 
 
-# --- to_sequence --------------------------------------------------------------------------
+# --- scatter_positions --------------------------------------------------------------------
 
-ROWS = 2
+ALONE = "no rows"  # [positions, width]
+
+
+def rows_of(case):
+    return () if case.kind == ALONE else (2,)
+
+
+def moved(case):
+    """Bytes of a rank's positions."""
+    return prod(rows_of(case)) * case.size * COLUMNS * case.dtype.itemsize
 
 
 def summed(args):
@@ -176,24 +187,24 @@ def summed(args):
 
 
 def positions(whole, n):
-    return [part.contiguous() for part in whole.chunk(n, 1)]
+    return [part.contiguous() for part in whole.chunk(n, -2)]
 
 
-TO_SEQUENCE = Task(
-    "to_sequence",
-    CASES,
-    lambda d: (d.numbers(ROWS, d.world_size * d.case.size, COLUMNS),),
+SCATTER_POSITIONS = Task(
+    "scatter_positions",
+    (*CASES, Case(3, ALONE, 2), Case(4, ALONE, 1)),
+    lambda d: (d.numbers(*rows_of(d.case), d.world_size * d.case.size, COLUMNS),),
     lambda args: positions(summed(args), len(args)),
     lambda case, args: Budget(
         "half of what an all_reduce of z sends",
-        sent=[(case.world_size - 1) * ROWS * case.size * COLUMNS * case.dtype.itemsize] * case.world_size,
-        received=[(case.world_size - 1) * ROWS * case.size * COLUMNS * case.dtype.itemsize] * case.world_size,
+        sent=[(case.world_size - 1) * moved(case)] * case.world_size,
+        received=[(case.world_size - 1) * moved(case)] * case.world_size,
     ),
-    needs=lambda case, args: [ROWS * case.size * COLUMNS * case.dtype.itemsize] * case.world_size,
+    needs=lambda case, args: [moved(case)] * case.world_size,
     parameters=("z",),
     suspects=(
         Suspect(
-            lambda args: list(summed(args).reshape(len(args), ROWS, -1, COLUMNS)),
+            lambda args: list(summed(args).flatten().view(len(args), *args[0][0].shape[:-2], -1, COLUMNS)),
             "these are equal blocks of z's memory. In memory, all positions of row 0 come before row 1. Put the positions "
             "of one rank next to each other first.",
         ),
@@ -207,7 +218,7 @@ TO_SEQUENCE = Task(
         "values": "which collective adds up and leaves each rank one part? And which dimension of z counts positions?",
         "traffic": "the result is right, but an all_reduce gives each rank positions that it throws away.",
         "Mismatch": "all ranks make the same call, with parts of one size.",
-        "RankFailed": "reduce_scatter_single cuts dimension 0 of its input into N equal parts, and positions are dimension 1. How can "
+        "RankFailed": "reduce_scatter_single cuts dimension 0 of its input into N equal parts, and positions are the last dimension but one. How can "
         "each rank's positions come to lie next to each other?",
     },
 )
@@ -320,4 +331,4 @@ CLIP_FACTOR = Task(
     },
 )
 
-TASKS = (INPUT_GRADIENT, LOOK_UP, CUT_FUSED, TO_SEQUENCE, ROW_PARALLEL, CLIP_FACTOR)
+TASKS = (INPUT_GRADIENT, LOOK_UP, CUT_FUSED, SCATTER_POSITIONS, ROW_PARALLEL, CLIP_FACTOR)
