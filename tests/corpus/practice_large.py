@@ -373,25 +373,34 @@ def always_the_column(name, rank, ep, n):
 
 
 @right("balance_loss")
-def by_one_hot(probabilities, chosen):
-    experts = probabilities.shape[1]
-    got = torch.nn.functional.one_hot(chosen, experts).to(probabilities.dtype).mean(0)
-    return experts * got @ probabilities.mean(0)
+def by_product(probabilities, tokens):
+    share = tokens.to(probabilities.dtype) / tokens.sum()
+    return len(tokens) * share @ probabilities.mean(0)
 
 
 @wrong("balance_loss", "times the number of experts")
-def not_scaled(probabilities, chosen):
-    return by_one_hot(probabilities, chosen) / probabilities.shape[1]
+def not_scaled(probabilities, tokens):
+    return by_product(probabilities, tokens) / len(tokens)
 
 
 @wrong("balance_loss", "not their number")
-def counted(probabilities, chosen):
-    return by_one_hot(probabilities, chosen) * len(chosen)
+def counted(probabilities, tokens):
+    return by_product(probabilities, tokens) * tokens.sum()
+
+
+@wrong("balance_loss", "this rank's rows")
+def share_of_own_rows(probabilities, tokens):
+    return len(tokens) * (tokens / len(probabilities) * probabilities.mean(0)).sum()
+
+
+@wrong("balance_loss", "not their sum")
+def summed(probabilities, tokens):
+    return len(tokens) * (tokens / tokens.sum() * probabilities.sum(0)).sum()
 
 
 @wrong("balance_loss", "what the experts got")
-def without_the_choice(probabilities, chosen):
-    return probabilities.shape[1] * (probabilities.mean(0) ** 2).sum()
+def without_the_counts(probabilities, tokens):
+    return len(tokens) * (probabilities.mean(0) ** 2).sum()
 
 
 # --- 15 next_bias -------------------------------------------------------------------------

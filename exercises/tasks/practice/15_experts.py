@@ -19,10 +19,8 @@ def sums_with(name, rank, ep, n):
     return list(range(rank % ep, n, ep)) if "experts" in name else list(range(n))
 
 
-def balance_loss(probabilities, chosen, mean=True):
-    experts = probabilities.shape[1]
-    share = chosen.bincount(minlength=experts) / (len(chosen) if mean else 1)
-    return experts * (share * probabilities.mean(0)).sum()
+def balance_loss(probabilities, tokens):
+    return len(tokens) * (tokens / tokens.sum() * probabilities.mean(0)).sum()
 
 
 def next_bias(bias, tokens, speed):
@@ -133,15 +131,17 @@ TASKS = (
     valued(
         "balance_loss",
         {
-            "four tokens, two experts": (shares(4, 2), torch.tensor([0, 1, 1, 1])),
-            "an expert that nobody chose": (shares(6, 4), torch.tensor([0, 0, 2, 1, 2, 0])),
-            "all chose one": (shares(5, 3), torch.tensor([1, 1, 1, 1, 1])),
+            "two experts": (shares(4, 2), torch.tensor([2, 6])),
+            "an expert that no token chose": (shares(6, 4), torch.tensor([5, 2, 5, 0])),
+            "all chose one": (shares(5, 3), torch.tensor([0, 15, 0])),
         },
         balance_loss,
         suspects={
-            lambda p, chosen: balance_loss(p, chosen) / p.shape[1]: "times the number of experts, so that it's 1 if all are equal.",
-            lambda p, chosen: balance_loss(p, chosen, False): "the *share* of the tokens, not their number.",
-            lambda p, chosen: p.shape[1] * (p.mean(0) ** 2).sum(): "one factor is what the experts got, from `chosen`.",
+            lambda p, tokens: balance_loss(p, tokens) / len(tokens): "times the number of experts, so that it's 1 if all are equal.",
+            lambda p, tokens: balance_loss(p, tokens) * tokens.sum(): "the *share* of the tokens, not their number.",
+            lambda p, tokens: balance_loss(p, tokens) * tokens.sum() / len(p): "`tokens` counts those of all ranks, and `probabilities` has this rank's rows.",
+            lambda p, tokens: balance_loss(p, tokens) * len(p): "the mean over this rank's tokens, not their sum.",
+            lambda p, tokens: len(tokens) * (p.mean(0) ** 2).sum(): "one factor is what the experts got, from `tokens`.",
         },
         thought="for each expert: the share of tokens that chose it, times its mean probability.",
     ),
