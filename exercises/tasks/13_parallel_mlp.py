@@ -231,6 +231,7 @@ KNOWN = {  # what a case says -> a plan, and where it is wrong
     ),
 }  # fmt: skip
 STEPS = {"a short plan": 5, "a plan": 8, "a long plan": 14}  # that are drawn
+NOTHING = "printing a pair doesn't return it. And if you found none: it may be a given tensor's letter that is wrong."
 
 
 def consistent(plan):
@@ -305,7 +306,7 @@ def verdict(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding 
     pair = tuple(result) if isinstance(result, (tuple, list)) else ()
     if len(pair) != 2 or not all(isinstance(part, str) for part in pair):
         words = f"{headline}It must return (name, letter), two texts, not {kind(result)}."
-        return Finding("values", words=words, thought="printing a pair doesn't return it." if result is None else "")
+        return Finding("values", words=words, thought=NOTHING if result is None else "")
     if pair == (name, letter):
         return None
     words = f"{headline}  got        {pair[0]} should have {pair[1]}"
