@@ -93,6 +93,13 @@ def test_who_came_last_what_was_hidden_and_what_the_machine_should_give(tmp_path
     )  # four of 500 and 30; beside kernels of 300 each
 
 
+@pytest.mark.parametrize("gpu", ["GB300", "B300", "GB200", "B200"])
+def test_a_trace_is_priced_on_its_own_gpu(tmp_path, gpu):
+    told = trace(0, WAITS[0]) | {"deviceProperties": [{"name": f"NVIDIA {gpu} SXM"}]}
+    (tmp_path / "rank-0.pt.trace.json").write_text(json.dumps(told))
+    assert f"model: NCCL on 3 x {gpu}." in explain(tmp_path)
+
+
 def test_traces_of_two_ranks_on_an_h200():
     """DDP on NCCL, left by tests/gpu: rank 1 slept for 0.1 s in each of three steps."""
     files = sorted((ROOT / "tests" / "corpus" / "nccl").glob("trace_*"))

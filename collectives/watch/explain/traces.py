@@ -23,7 +23,9 @@ from .plain import Unusable
 
 # The part of a GPU's name -> the machine of machines.csv that it is compared with.
 MACHINES = {
+    "GB300": "GB300, racks of 64",
     "GB200": "GB200 NVL72",
+    "B300": "HGX B300, RoCE",
     "B200": "HGX B200, EFA",
     "H200": "HGX H200, RoCE",
     "H100": "DGX H100",
@@ -115,11 +117,8 @@ def _read(data: dict, path: str, about: dict, rank: int, guessed: bool) -> Trace
     unknown = ["of which rank it is: taken as rank 0"] if guessed else []
     if spoken:
         annotations = _annotations(complete)
-        launches = {
-            e["args"]["correlation"]: e
-            for e in complete
-            if e.get("cat") == "cuda_runtime" and "correlation" in e.get("args", {})
-        }
+        launched = (e for e in complete if e.get("cat") == "cuda_runtime" and "correlation" in e.get("args", {}))
+        launches = {e["args"]["correlation"]: e for e in launched}
         spans = [_of_kernel(e, annotations, launches, groups) for e in spoken]
         if any(span.into is None for span in spans):
             unknown.append("what some collectives carried, and in which group: it is of an older torch")
