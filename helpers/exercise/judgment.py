@@ -202,9 +202,10 @@ def _thought(task: Task, inputs: list[tuple], got: list, wrong: dict[int, Any], 
 
 
 def _predicts(task: Task, suspect: Suspect, inputs: list[tuple], got: list, wrong: Collection[int]) -> bool:
-    would, ranks = suspect.result(inputs), wrong if suspect.where_wrong else range(len(got))
-    scale = max(_scale(task, inputs), largest([would[rank] for rank in ranks]))  # large numbers' rounding is larger
-    return not any(difference(would[rank], got[rank], scale) for rank in ranks)
+    scale, would = _scale(task, inputs), suspect.result(inputs)
+    ranks = wrong if suspect.where_wrong else range(len(got))
+    scales = [max(scale, largest(y)) if isinstance(y, torch.Tensor) else scale for y in would]  # large numbers' rounding
+    return not any(difference(would[rank], got[rank], scales[rank]) for rank in ranks)
 
 
 def _explains(task: Task, suspect: Suspect, inputs: list[tuple], got: list) -> bool:
