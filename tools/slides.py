@@ -54,7 +54,7 @@ def _slides(chapter: NotebookNode) -> Iterator[NotebookNode]:
             program = re.split(r"^(?:predict|ask)\(", cell.source, flags=re.MULTILINE)[0].strip()
             code = f"\n\n```python\n{program}\n```" if 0 < program.count("\n") < MOST_LINES else ""
             yield new_markdown_cell(f"## {heading}\n\n{question.replace(ASIDE, '')}{code}")
-            below = "".join(each.source for each in chapter.cells[k + 1 : k + 3] if each.cell_type == "markdown")
+            below = "".join(part.source for part in chapter.cells[k + 1 : k + 3] if part.cell_type == "markdown")
             answer, question = ANSWER.search(below), ""
             if answer or shown:
                 yield new_markdown_cell(f"## {heading}\n\n{answer[1] if answer else _last_sentences(below) or sentences}")
