@@ -97,7 +97,10 @@ def _values(task: Task, inputs: list[tuple], attempt: Attempt, traffic: Traffic,
     suspects = (*task.suspects, NOTHING_RETURNED, *_slips(task))
     suspects = [each for each in suspects if all(_explains(task, each, *o) for o in others)]
     thought = _thought(task, inputs, got, wrong, suspects)
-    thought = thought or _form_only(wrong[first], _scale(task, inputs)) or _root_only(attempt, wrong, wanted)
+    parts = [(part, x) for x, y in others for part in _wrong(task, x, task.reference(x), y).values()]
+    if not thought and all(_form_only(part, _scale(task, x)) for part, x in parts):
+        thought = _form_only(wrong[first], _scale(task, inputs))
+    thought = thought or _root_only(attempt, wrong, wanted)
     thought = thought or ("" if "-inf" in task.thoughts.get("values", "") else _nan(wrong[first]))  # its own may be about that
     return Finding(
         "values", tuple(wrong), wanted[first], got[first], difference=wrong[first], traffic=traffic, thought=thought
@@ -229,7 +232,7 @@ def _form_only(difference: WrongPart, scale: float) -> str:
 
 
 def _slips(task: Task) -> list[Suspect]:
-    """Mistakes of all tasks: the right numbers by a wrong factor, or without their fractions."""
+    """Mistakes of all tasks: the right numbers by a wrong factor."""
     return [
         Suspect(lambda args, slip=slip: [_changed(y, slip, len(args)) for y in task.reference(args)], thought, True)
         for slip, thought in _SLIPS
@@ -239,7 +242,6 @@ def _slips(task: Task) -> list[Suspect]:
 _SLIPS = (
     (lambda y, n: y / n, "these are the right numbers, divided by the number of ranks once too often."),
     (lambda y, n: y * n, "these are the right numbers, times the number of ranks. Is each counted N times, or is a division missing?"),
-    (lambda y, n: y.floor(), "these are the right numbers without their fractions. Does a `//`, an `int()` or an integer tensor drop them?"),
 )  # fmt: skip
 
 

@@ -26,6 +26,10 @@ SHARE_OF_SUM = Task(
             lambda args: [torch.ones_like(x) for (x,) in args],
             "a sum divided by itself: all_reduce has written the sum over the rank's own numbers. Keep a copy of them.",
         ),
+        Suspect(
+            lambda args: [x // sum(y for (y,) in args) for (x,) in args],
+            "these are the right numbers without their fractions. Does a `//` drop them?",
+        ),
         Suspect(lambda args: [sum(x for (x,) in args)] * len(args), "this is the sum. Which part of it is this rank's?"),
         Suspect(lambda args: [x / x.sum() for (x,) in args], "this divides by the sum of the rank's own numbers."),
         Suspect(
