@@ -414,8 +414,9 @@ def test_a_right_answer_is_told_its_calls(capsys):
 
 def test_a_budget_is_not_checked_of_an_answer_that_is_wrong():
     """It would repeat the whole message."""
-    answer = named(practice.WRONG["mean_loss"][1][0], "mean_loss")
-    with pytest.raises(CheckFailed, match="the sum of the losses"):
+    wrong, words = practice.WRONG["mean_loss"][1]
+    answer = named(wrong, "mean_loss")
+    with pytest.raises(CheckFailed, match=words):
         check_values(answer)
     with pytest.raises(CheckFailed, match="isn't right yet, so its budget wasn't checked"):
         check_budget(answer)

@@ -106,7 +106,7 @@ def test_an_answer_cell_that_ends_its_rank(tmp_path, capsys):
 
 SLIPS = {
     "not Python": ("def distributed_mean(x)\n    return x", "not Python yet. Line 1: expected ':'"),
-    "null": ("def distributed_mean(x):\n    return '\0'", "null bytes"),
+    "null": ("def distributed_mean(x):\n    return '\0'", "is a character that no program has"),
     "merged": (
         f"<<<<<<< local\n{RIGHT}\n=======\n{WRONG}\n>>>>>>> remote",
         r"line 1 of the answer cell is the mark of a merge",
