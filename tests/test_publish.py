@@ -1,6 +1,8 @@
 """`make release`, `make renew` and `make licenses`: what they refuse, and what comes out."""
 
+import os
 import re
+import signal
 import subprocess
 import sys
 import tarfile
@@ -100,6 +102,42 @@ def test_what_a_renewal_changed():
         ["old", "1", "->", "gone"],
         ["rich", "14.1", "->", "15.0"],
     ]
+
+
+RENEWS = """
+import sys
+from pathlib import Path
+from tools import renew
+
+renew.ROOT, renew.FILE, renew.resolved = Path(), Path("constraints.txt"), lambda: "torch==3\\n"
+sys.exit(renew.main())
+"""
+
+
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, "fails", "passes"])
+def test_versions_are_renewed_only_when_the_tests_have_passed(end, tmp_path):
+    (tmp_path / "constraints.txt").write_text("# head\ntorch==2\n")
+    # Its tests say that they run, and end as they are told.
+    (tmp_path / "Makefile").write_text(
+        "test-nightly:\n\t@echo tests run; read word || echo nobody ended them; test $$word = passes\n"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    with subprocess.Popen([sys.executable, "-c", RENEWS], **pipes, **here) as renewal:
+        assert any(line == "tests run\n" for line in renewal.stdout)
+        assert (tmp_path / "constraints.txt").read_text() == "# head\ntorch==3\n"
+        if isinstance(end, signal.Signals):
+            renewal.send_signal(end)
+        else:
+            renewal.stdin.write(f"{end}\n")
+            renewal.stdin.flush()
+        renewal.wait(timeout=60)
+        words, _ = renewal.communicate()  # closes what the tests read from
+    new = end == "passes"
+    assert "nobody" not in words
+    assert ("All tests pass" in words) == new and ("constraints.txt is as it was" in words) == (not new)
+    assert (tmp_path / "constraints.txt").read_text() == f"# head\ntorch=={3 if new else 2}\n"
+    assert (renewal.returncode == 0) == new
 
 
 @pytest.mark.parametrize(

@@ -1,14 +1,17 @@
 """Takes the newest versions that fit together on every Python of the course:   make renew
 
 A resolver (uv) rewrites constraints.txt; a new environment gets these versions, every test and notebook runs in it, and
-the changes are listed.  If a test fails, or it is interrupted, the old file comes back.  The versions that are held back, and why: [tool.uv] in pyproject.toml.
+the changes are listed.  If a test fails, or it is interrupted, the old file comes back.  The versions that are held
+back, and why: [tool.uv] in pyproject.toml.
 """
 
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -16,6 +19,7 @@ FILE = ROOT / "constraints.txt"
 OLDEST = "3.10"
 EXTRAS = ("course", "test", "browser")  # all that this repository installs from pyproject.toml
 OF_A_GPU = ("nvidia-", "cuda-", "triton")  # packages of a torch that isn't the one for the CPU
+OF_WINDOWS = ("; sys_platform == 'win32'", "; os_name == 'nt'")  # where the course runs in WSL2, which is Linux
 
 
 def resolved() -> str:
@@ -27,8 +31,8 @@ def resolved() -> str:
         sys.exit(
             f"{resolver.stderr}\nNo versions were found that fit together, for the reason above. constraints.txt is as it was."
         )
-    lines = resolver.stdout.splitlines()
-    return "".join(line.replace(" ;", ";") + "\n" for line in lines if not line.startswith(OF_A_GPU))
+    lines = [line.replace(" ;", ";") for line in resolver.stdout.splitlines()]
+    return "".join(line + "\n" for line in lines if not line.startswith(OF_A_GPU) and not line.endswith(OF_WINDOWS))
 
 
 def pins(text: str) -> dict[str, set[str]]:
@@ -57,17 +61,19 @@ def main() -> int:
     print("\n".join(listed) or "Everything is at its newest.", flush=True)
     if not listed:
         return 0
-    passed = False
-    try:
-        FILE.write_text(after, encoding="utf-8")
-        passed = subprocess.run(["make", "test-nightly", "VENV=.venv-renew"], cwd=ROOT).returncode == 0
-    finally:
-        if not passed:
-            FILE.write_text(before, encoding="utf-8")
-    if not passed:
-        print(
-            "\nA test failed with these; constraints.txt is as it was. Hold back what broke it: [tool.uv] in pyproject.toml."
-        )
+    signals: list[int] = []
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, lambda number, _: signals.append(number))
+    FILE.write_text(after, encoding="utf-8")
+    with subprocess.Popen(["make", "test-nightly", "VENV=.venv-renew"], cwd=ROOT) as tests:
+        while tests.poll() is None:
+            if signals:
+                tests.terminate()
+            time.sleep(0.2)
+    if signals or tests.returncode:
+        FILE.write_text(before, encoding="utf-8")
+        reason = "Interrupted" if signals else "A test failed with these"
+        print(f"\n{reason}; constraints.txt is as it was. What breaks a test can be held back: [tool.uv] in pyproject.toml.")
         return 1
     print(f"\nAll tests pass with these {len(listed)} changes. Commit constraints.txt.")
     return 0
