@@ -26,6 +26,7 @@ def course(tmp_path, monkeypatch):
     (tmp_path / "CHANGELOG.md").write_text("# Changelog\n## 1.1.0, 2026-01-01\n- Old.\n")
     monkeypatch.setattr(publish, "ROOT", tmp_path)
     monkeypatch.setattr(publish, "DIST", tmp_path / "dist")
+    monkeypatch.setattr(publish, "SITE", tmp_path / "_site")
     monkeypatch.setattr(publish, "FRAGMENTS", tmp_path / ".changes")
     for words in (["init", "-q"], ["add", "."]):
         publish.git(*words)
@@ -61,6 +62,24 @@ def test_a_release_has_notes(course):
     (course / ".changes" / "+late.added.md").write_text("Newest.\n")
     with pytest.raises(publish.Missing, match="about 1.2.0 already. Move .late.added.md from .changes there"):
         publish.notes()
+
+
+@pytest.mark.parametrize("program", publish.PROGRAMS)
+def test_a_release_is_not_made_without_a_program_that_its_parts_need(program, tmp_path, monkeypatch):
+    for name in publish.PROGRAMS.keys() - {program}:
+        (tmp_path / name).touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(publish.Missing, match=f"There is no {program} here, to .* Install "):
+        publish.equipped()
+
+
+def test_a_site_whose_pages_have_no_python_is_not_released(course):
+    make = "site:\n\t@mkdir -p {}; echo '<title>Course</title>' > _site/index.html; echo npm cannot fetch it\n"
+    (course / "Makefile").write_text(make.format("_site"))
+    with pytest.raises(publish.Missing, match="pages have no Python:\nnpm cannot fetch it"):
+        publish.served()
+    (course / "Makefile").write_text(make.format("dist _site/_static/python"))
+    assert publish.served().startswith("1 pages, ") and (course / "dist" / "site.zip").exists()
 
 
 def test_a_command_that_fails_is_named_with_its_last_words():

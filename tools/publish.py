@@ -27,6 +27,9 @@ ROOT = Path(__file__).resolve().parents[1]
 DIST, SITE, FRAGMENTS = ROOT / "dist", ROOT / "_site", ROOT / ".changes"
 OLDEST, TESTED = "3.10", "3.12"  # Pythons that the wheel is tried on, beside the newest that is here
 LONGEST_SECONDS = 3600.0  # that a command may take
+PROGRAMS = {"npm": "to bring the site its Python. Install Node.js."}  # without which something would be left out
+if sys.platform == "linux":
+    PROGRAMS["bwrap"] = "to try the grader's sandbox. Install bubblewrap."
 NEVER_SHIPPED = ("dist/", "records/", "screenshots/")
 HANGS = """
 import torch
@@ -48,6 +51,14 @@ def version() -> str:
 
 
 # --- before anything is built -------------------------------------------------------------
+
+
+def equipped() -> str:
+    """Nothing of a release is left out because this machine has no program for it."""
+    for program, purpose in PROGRAMS.items():
+        if not shutil.which(program):
+            raise Missing(f"There is no {program} here, {purpose}")
+    return f"Python {', '.join(pythons())}, {', '.join(PROGRAMS)}"
 
 
 def committed() -> str:
@@ -168,7 +179,9 @@ def own_tests() -> str:
 
 def served() -> str:
     """The site is built, and its folder alone serves it."""
-    call("make", "site", cwd=ROOT)
+    output = call("make", "site", cwd=ROOT)
+    if not (SITE / "_static" / "python").exists():
+        raise Missing(f"The site's pages have no Python:\n{output}")
     quiet = type("Quiet", (SimpleHTTPRequestHandler,), {"log_message": lambda *_: None})
     with ThreadingHTTPServer(("127.0.0.1", 0), partial(quiet, directory=str(SITE))) as server:
         threading.Thread(target=server.serve_forever, daemon=True).start()
@@ -217,9 +230,9 @@ def call(*command: str, cwd: str | Path = ROOT, fails: bool = False) -> str:
 
 def main() -> int:
     try:
-        programs = pythons()
-        steps = [("committed", committed), ("notes", notes), ("built", built), ("complete", complete)]
-        steps += [(f"wheel on {number}", partial(as_stranger, number, program)) for number, program in programs.items()]
+        steps = [("equipped", equipped), ("committed", committed), ("notes", notes), ("built", built)]
+        steps += [("complete", complete)]
+        steps += [(f"wheel on {number}", partial(as_stranger, number, python)) for number, python in pythons().items()]
         steps += [("site", served), ("own tests", own_tests)]
         for name, step in steps:
             began = time.monotonic()
