@@ -106,11 +106,24 @@ def test_with_the_keyboard_alone(open_):
     press("Shift+Enter")
     choices = second.locator(".choices button")
     choices.first.and_(focus).wait_for()
+    press("Space")
+    notebook.tab_to("button.run")
+    press("Space")
+    second.get_by_text("Not so.").wait_for()
+    run_again = second.get_by_role("button", name="Run again").and_(focus)
+    run_again.wait_for()  # the focus stays, on what goes on
     press("Tab")
+    press("Space")
+    second.get_by_text("✓ some ranks wait forever").wait_for()
+    run_again.wait_for()  # Show me is gone
+    choices.nth(1).focus()
     press("Space")
     notebook.tab_to("button.run")
     press("Space")
     second.get_by_text("Right.", exact=True).wait_for()
+    run_again.wait_for()
+    press("Shift+Enter")
+    notebook.cell(2).and_(focus).wait_for()
     sources = [notebook.cell(k).locator(".cm-content").inner_text() for k in range(3)]
     typed = [source.split() for source in (PREDICT, CHOOSE, "below = 1")]
     assert [source.split() for source in sources] == typed, "no key went into a cell"

@@ -31,9 +31,9 @@ function explain(el, data) {
   }
 
   async function judge() {
-    if (run.disabled) return
+    if (isBusy(run)) return
     if (!field.value.trim() && !files.length) return (says.textContent = "Paste a log first, or choose files.")
-    run.disabled = true
+    busy(run, true)
     out.replaceChildren()
     says.textContent = "Reading"
     try {
@@ -53,7 +53,7 @@ function explain(el, data) {
       says.replaceChildren(h("div", { class: "no" }, reason.message))
     }
     meter.hidden = true
-    run.disabled = false
+    busy(run, false)
     run.textContent = "Explain (Ctrl + Enter)"
   }
 }

@@ -55,6 +55,7 @@ function predict(el, data, at, ask) {
     : data.rows.map((row, i) => (row.asked ? fields[i].map(field => field.value.trim()) : Array(row.cells).fill(""))))
 
   async function mark(showing) {
+    if (isBusy(run)) return
     const given = filled()
     if (!showing && !given.flat().some(Boolean)) {
       said.textContent = `Nothing is ${data.ask === "choice" ? "chosen" : "filled in"} yet. A guess is enough; what you were wrong about, you remember.`
@@ -63,7 +64,7 @@ function predict(el, data, at, ask) {
     }
     at.set?.({ filled: given })
     tries += 1
-    run.disabled = true
+    busy(run, true)
     if (data.live) run.textContent = "Running"
     try {
       const result = await ask({ filled: given, show: showing })
@@ -72,7 +73,7 @@ function predict(el, data, at, ask) {
     } catch (reason) {
       said.textContent = reason.message
     } finally {
-      run.disabled = false
+      busy(run, false)
       run.textContent = data.live ? "Run again" : "Check again"
     }
   }
@@ -97,6 +98,7 @@ function predict(el, data, at, ask) {
     else if (result.wants && data.ask === "choice") lines.push(h("div", {}, h("span", { class: "yes" }, "✓ "), result.wants[0][0]))
     said.replaceChildren(...lines)
     run.classList.toggle("primary", !result.right)
+    if (result.wants && document.activeElement === show) run.focus() // not lost with it
     show.hidden = !!result.wants
     out.replaceChildren(...(result.after ? outcome(result.after) : []))
   }

@@ -66,8 +66,8 @@ function runnable(el, data) {
   }
 
   async function judge() {
-    if (run.disabled) return
-    run.disabled = true
+    if (isBusy(run)) return
+    busy(run, true)
     says.textContent = "Running"
     const before = data.before.map(above => remembered(above.place).value ?? above.source)
     const finished = remembered(`solved ${data.notebook}`).value ?? []
@@ -88,7 +88,7 @@ function runnable(el, data) {
       says.replaceChildren(h("pre", { class: "prose no" }, `✗ ${reason.message}`))
     }
     meter.hidden = true
-    run.disabled = false
+    busy(run, false)
   }
 
   function show(result) {
