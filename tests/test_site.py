@@ -93,6 +93,13 @@ def test_no_link_of_the_site_leads_nowhere(site, pages):
     assert dead == set()
 
 
+def test_search_weighs_the_words_that_a_reader_sees(site):
+    """A word that is on most pages too: the guide says NCCL more often than any.  A recording's text is one long word."""
+    weights = json.loads((site / "_static" / "weights.js").read_text(encoding="utf-8").partition("=")[2])
+    assert max(weights, key=lambda page: weights[page].get("nccl", 0)) == "notebooks/three_in_the_morning"
+    assert not [word for words in weights.values() for word in words if len(word) > 60 or word.isdigit()]
+
+
 def test_every_picture_has_words_and_no_file_name_for_them(pages):
     for name, page in pages.items():
         for alt in page.alts:

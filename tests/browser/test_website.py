@@ -26,7 +26,7 @@ STEP_BACK = """figure => {
 }"""
 # What people ask, and the page that was written for it.
 SOUGHT = {
-    "nccl hang": "three_in_the_morning|watch_your_job|explain_a_log|18_", "nccl timeout": "three_in_the_morning|explain_a_log|18_",
+    "nccl hang": "three_in_the_morning", "fsdp oom": "12_|21_", "moe all to all": "15_", "explain log": "explain_a_log", "nccl timeout": "three_in_the_morning|explain_a_log|18_",
     "NCCL_TIMEOUT": "three_in_the_morning|explain_a_log|18_", "watchdog": "three_in_the_morning|explain_a_log|18_", "stuck": "three|18_|watch|mistakes",
     "deadlock": "02_|18_|watch", "fsdp": "12_", "fsdp2": "12_", "zero": "12_", "ddp": "11_", "moe": "15_", "experts": "15_",
     "nan": "04_|watch_your_job|18_", "oom": "12_|20_|21_|planner|14_", "tensor parallel": "13_", "pipeline bubble": "14_", "1f1b": "14_",

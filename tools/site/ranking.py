@@ -15,14 +15,15 @@ from sphinx.search.en import SearchEnglish
 
 SATURATION, LENGTH_SHARE = 4, 0.5  # BM25's k1 and b, for pages as long as a chapter
 IN_HEADING, IN_TITLE = 8, 40  # what a word there counts as
-WORDS_OF_A_PAGE = 400  # words of a page, the weightiest
+WORDS_OF_A_PAGE = 600  # words of a page, the weightiest
 # Factors: for pages that were written for those who search; for what repeats a chapter, or lists all that there is.
 BOOSTS = {
     "three_in_the_morning": 1.8, "watch_your_job": 1.45, "explain_a_log": 1.45, "tour": 0.4, "mistakes": 0.6,
     "if_the_start_fails": 0.6, "reference": 0.6,
 }  # fmt: skip
 ELSEWHERE = 0.5  # outside notebooks
-WORD = re.compile(r"\w+")
+WORD = re.compile(r"(?!\d+\b)\w+")  # nobody searches for a number
+UNSEEN = re.compile(r"<script.*?</script>|<[^>]*>", re.DOTALL)  # of a page's HTML: recordings, tags
 
 _pages: dict[str, tuple[Counter, int]] = {}  # page -> its words, weighted by where they are, and its length
 _stem = SearchEnglish({}).stem
@@ -40,10 +41,11 @@ def count_words(app, name, template, context, doctree):
     for text in doctree.findall(nodes.Text):
         if _is_notice(text):
             continue
+        prose = UNSEEN.sub(" ", text) if isinstance(text.parent, nodes.raw) else text.astext()
         heading = isinstance(text.parent, nodes.title)
         weight = (IN_TITLE if title else IN_HEADING) if heading else 1
         title = title and not heading
-        for word in WORD.findall(text.astext().lower()):
+        for word in WORD.findall(prose.lower()):
             counts[_stem(word)] += weight
     _pages[name] = counts, sum(counts.values())
 
@@ -86,9 +88,7 @@ def _rarity(pages: int, with_it: int) -> float:
 
 def _boost(name: str) -> float:
     folder, _, page = name.rpartition("/")
-    if folder != "notebooks":
-        return ELSEWHERE
-    return BOOSTS.get(page, 1.0)
+    return BOOSTS.get(page, 1.0) if folder == "notebooks" else ELSEWHERE
 
 
 def setup(app):
