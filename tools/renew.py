@@ -7,6 +7,7 @@ back, and why: [tool.uv] in pyproject.toml.
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -65,10 +66,11 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.append(number))
     FILE.write_text(after, encoding="utf-8")
-    with subprocess.Popen(["make", "test-nightly", "VENV=.venv-renew"], cwd=ROOT) as tests:
+    command = ["make", "test-nightly", "VENV=.venv-renew"]
+    with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as tests:
         while tests.poll() is None:
             if signals:
-                tests.terminate()
+                os.killpg(tests.pid, signal.SIGTERM)  # make alone would leave what its shells have started
             time.sleep(0.2)
     if signals or tests.returncode:
         FILE.write_text(before, encoding="utf-8")
