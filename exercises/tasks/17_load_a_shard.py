@@ -180,7 +180,7 @@ COLUMNS = Task(
 
 SAVED_BY = {1: 4, 2: 3, 3: 4, 4: 3, 5: 2, 6: 4, 7: 3, 8: 4}  # ranks of the job that was killed, by world size
 # The steps at which it saved, in no order, and how the last one ended: nothing wrong, a rank's file is missing, or one is cut short.
-HISTORIES = (((8, 12, 4), "missing"), ((90, 100, 80), "short"), ((3, 1, 2), ""))
+HISTORIES = (((8, 12, 4), "missing"), ((90, 100, 80), "short"), ((9, 10, 8), ""))
 ITEM = 4  # bytes of a number
 
 

@@ -5105,6 +5105,11 @@ def complete_by_its_names(file, entries, saved_by, length):
     return shard_from(max(s for s in steps if steps.count(s) == saved_by), file, entries, saved_by, length)
 
 
+@wrong(RESHARD, "is wrong on rank")
+def the_newest_by_its_name(file, entries, saved_by, length):
+    return shard_from(max(complete_steps(entries, saved_by, length), key=str), file, entries, saved_by, length)
+
+
 @wrong(RESHARD, "this is the oldest checkpoint")
 def the_oldest_complete(file, entries, saved_by, length):
     return shard_from(min(complete_steps(entries, saved_by, length)), file, entries, saved_by, length)
