@@ -239,7 +239,7 @@ PAGES = [TRAINER / "README.md", *sorted(TRAINER.parent.glob("[0-9]*.ipynb"))]
 COMMAND_LINE = r"torchrun --nproc-per-node (\d) \S*train\.py( [-\w ]+)"
 COMMANDS = sorted(
     {
-        (ranks, re.sub(r" --(save|steps) \w+", "", options))
+        (ranks, re.sub(r" --(save|steps|device) \w+", "", options))  # on the CPU, here
         for page in PAGES
         for ranks, options in re.findall(COMMAND_LINE, page.read_text())
         if "--islands" not in options and "--replicas" not in options  # several jobs, see there
