@@ -48,7 +48,7 @@ const STYLE = `
 .collectives button { font: inherit; min-height: 32px; padding: 3px 10px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
 .collectives button.primary, .collectives button[aria-pressed=true] { border: 2px solid var(--mark); font-weight: 600 }
-.collectives button[aria-disabled=true] { opacity: .5; cursor: default }
+.collectives button[aria-busy] { opacity: .5 }
 .collectives :is(button, input, summary, textarea, [tabindex]):focus-visible { outline: 2px solid var(--mark); outline-offset: 1px }
 .collectives input { font: inherit; color: inherit; accent-color: var(--mark) }
 .collectives input[type=range] { flex: 1 1 130px; max-width: 420px; min-width: 90px }
@@ -135,10 +135,6 @@ function slider(name, most, value, moved, said = String) {
   input.setAttribute("aria-valuetext", said(value))
   return { input, go }
 }
-
-/** Marks a button as busy, or as free again. A disabled one would lose the focus, and the keys would lead nowhere. */
-const busy = (button, is) => button.setAttribute("aria-disabled", is)
-const isBusy = button => button.getAttribute("aria-disabled") === "true"
 
 /** A drawing of so many pixels: larger where there is room, never smaller, for its letters must be read. */
 function drawing(wide, high, more = {}) {

@@ -31,9 +31,9 @@ function explain(el, data) {
   }
 
   async function judge() {
-    if (isBusy(run)) return
+    if (run.ariaBusy) return
     if (!field.value.trim() && !files.length) return (says.textContent = "Paste a log first, or choose files.")
-    busy(run, true)
+    run.ariaBusy = true
     out.replaceChildren()
     says.textContent = "Reading"
     try {
@@ -53,7 +53,7 @@ function explain(el, data) {
       says.replaceChildren(h("div", { class: "no" }, reason.message))
     }
     meter.hidden = true
-    busy(run, false)
+    run.ariaBusy = null
     run.textContent = "Explain (Ctrl + Enter)"
   }
 }

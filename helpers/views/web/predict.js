@@ -55,7 +55,7 @@ function predict(el, data, at, ask) {
     : data.rows.map((row, i) => (row.asked ? fields[i].map(field => field.value.trim()) : Array(row.cells).fill(""))))
 
   async function mark(showing) {
-    if (isBusy(run)) return
+    if (run.ariaBusy) return
     const given = filled()
     if (!showing && !given.flat().some(Boolean)) {
       said.textContent = `Nothing is ${data.ask === "choice" ? "chosen" : "filled in"} yet. A guess is enough; what you were wrong about, you remember.`
@@ -64,16 +64,17 @@ function predict(el, data, at, ask) {
     }
     at.set?.({ filled: given })
     tries += 1
-    busy(run, true)
+    run.ariaBusy = true // a disabled button would lose the focus
     if (data.live) run.textContent = "Running"
     try {
       const result = await ask({ filled: given, show: showing })
       at.set?.({ filled: given, result })
+      if (showing) run.focus() // which is lost with the button for it
       shown(result)
     } catch (reason) {
       said.textContent = reason.message
     } finally {
-      busy(run, false)
+      run.ariaBusy = null
       run.textContent = data.live ? "Run again" : "Check again"
     }
   }
@@ -84,21 +85,20 @@ function predict(el, data, at, ask) {
       for (const [k, right] of marks.entries()) {
         const want = result.wants?.[i]?.[k], field = fields[i]?.[k]
         if (!field) continue
-        field.setAttribute("aria-invalid", right === false)
-        field.classList.toggle("right", right === true)
+        field.ariaInvalid = right === false
+        field.classList.toggle("right", !!right)
         const sign = right ? "✓" : right === false ? "✗" : ""
         answers[i][k].className = right ? "yes" : right === false ? "no" : "" // what was left blank is not wrong
         answers[i][k].textContent = !right && want !== undefined ? `${sign} ${want}` : sign
       }
     }
     const why = result.reasons.map(reason => h("div", {}, reason))
-    const hint = why.length > 0 && data.ask === "grid" && tries === 1 && !result.wants // it may give the answer away
+    const hint = why.length && data.ask === "grid" && tries === 1 && !result.wants // it may give the answer away
     const lines = [h("b", {}, result.summary), ...(hint ? [h("details", {}, h("summary", {}, "A hint"), ...why)] : why)]
     if (result.right && data.ask === "choice") lines.push(h("div", { class: "yes" }, `✓ ${chosen}`))
     else if (result.wants && data.ask === "choice") lines.push(h("div", {}, h("span", { class: "yes" }, "✓ "), result.wants[0][0]))
     said.replaceChildren(...lines)
     run.classList.toggle("primary", !result.right)
-    if (result.wants && document.activeElement === show) run.focus() // not lost with it
     show.hidden = !!result.wants
     out.replaceChildren(...(result.after ? outcome(result.after) : []))
   }

@@ -66,8 +66,8 @@ function runnable(el, data) {
   }
 
   async function judge() {
-    if (isBusy(run)) return
-    busy(run, true)
+    if (run.ariaBusy) return
+    run.ariaBusy = true
     says.textContent = "Running"
     const before = data.before.map(above => remembered(above.place).value ?? above.source)
     const finished = remembered(`solved ${data.notebook}`).value ?? []
@@ -88,7 +88,7 @@ function runnable(el, data) {
       says.replaceChildren(h("pre", { class: "prose no" }, `✗ ${reason.message}`))
     }
     meter.hidden = true
-    busy(run, false)
+    run.ariaBusy = null
   }
 
   function show(result) {

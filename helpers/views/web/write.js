@@ -111,8 +111,8 @@ function write(el, data) {
   code.fill(memory.value ?? data.source)
 
   async function judge() {
-    if (isBusy(run)) return
-    busy(run, true)
+    if (run.ariaBusy) return
+    run.ariaBusy = true
     says.textContent = "Running"
     try {
       show(await python.run(code.text(), data.task, loaded => {
@@ -125,7 +125,7 @@ function write(el, data) {
       says.replaceChildren(h("div", { class: "no" }, reason.message))
     }
     meter.hidden = true
-    busy(run, false)
+    run.ariaBusy = null
     run.textContent = "Run (Ctrl + Enter)"
   }
 
