@@ -10,3 +10,8 @@ print(hang.verdict)        # the command's report
 from .lazy import lazy
 
 __all__ = lazy(__name__, {"collectives.watch.explain.command": "explain", "collectives.watch.explain.loaded": "load"})
+
+if __name__ == "__main__":  # python -m collectives.explain
+    from .watch.explain.command import main
+
+    main()

@@ -20,3 +20,8 @@ __all__ = lazy(
         "collectives.watch.record": "Record load",
     },
 )
+
+if __name__ == "__main__":  # torchrun -m collectives.jobs
+    from .watch.__main__ import main
+
+    main()

@@ -84,16 +84,7 @@ def seconds(fault: str, ranks: int) -> float:
     """From the fault to the sentence."""
     with tempfile.TemporaryDirectory() as folder:
         command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
-        command += [
-            "-m",
-            "collectives.jobs",
-            "--record",
-            f"{folder}/r",
-            "-m",
-            "tests.bench.certain",
-            "--as-rank",
-            fault,
-        ]
+        command += ["-m", "collectives.watch", "--record", f"{folder}/r", "-m", "tests.bench.certain", "--as-rank", fault]
         environ = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
         began = 0.0

@@ -1,4 +1,4 @@
-"""What the recorder of collectives.jobs costs a training step, in eight ways to divide a model:
+"""What the recorder of collectives.watch costs a training step, in eight ways to divide a model:
 
     python -m tests.bench.layouts [LAYOUT ...] [--hidden 16 256] [--turns 8]
 

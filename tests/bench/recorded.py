@@ -1,4 +1,4 @@
-"""What the recorder of collectives.jobs costs a training step:
+"""What the recorder of collectives.watch costs a training step:
 
 torchrun --nproc-per-node 2 -m collectives.watch tests/bench/recorded.py [--fsdp] [--values] [--width 128]
 
