@@ -132,7 +132,7 @@ AT_EACH_PUSH = ("deadlock", "killed 2")
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(n, marks=when(False, n in AT_EACH_PUSH or is_taken(k, 12))) for k, n in enumerate(VERDICTS)],
+    [pytest.param(n, marks=when(False, n in AT_EACH_PUSH or is_taken(k, 24))) for k, n in enumerate(VERDICTS)],
 )
 def test_a_job_that_goes_wrong_is_explained_and_left_to_its_end(name, tmp_path):
     code, said, folder = job(tmp_path, "faulty", *name.split(), options=["--patience", "2"])
@@ -183,7 +183,7 @@ def test_a_job_that_ends_well_in_its_own_way_is_not_accused(name, tmp_path):
     assert load(folder).verdict == "" and "Stuck" not in said and "RankFailed" not in said
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k, 4)) for k, n in enumerate(MORE)])
+@pytest.mark.parametrize("name", [pytest.param(n, marks=one_in(k, 8)) for k, n in enumerate(MORE)])
 def test_what_is_told_beside_a_verdict(name, tmp_path):
     _, said, folder = job(tmp_path, "faulty", name, options=["--nan", "--replicas", "2"])
     assert re.search(MORE[name], re.sub(r"line \d+", "line N", load(folder).verdict)), said
@@ -565,7 +565,7 @@ def test_training_goes_on_without_a_collector(tmp_path):
     assert load(tmp_path / "r").calls
 
 
-@one_in(1, 2)
+@pytest.mark.nightly
 def test_what_a_stopped_collector_missed_is_read_once_it_goes_on(tmp_path):
     with start(tmp_path, "train", "tiny", 10_000, ranks=2) as process:
         until(grown(tmp_path / "r"))

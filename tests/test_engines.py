@@ -137,6 +137,7 @@ def _view(client):
     return view
 
 
+@pytest.mark.nightly
 def test_engines_on_two_hosts(tmp_path):
     """A controller on the first of two hosts, two engines on each, and the notebook on none of them."""
     try:

@@ -33,7 +33,7 @@ def no_strays():
 @pytest.mark.parametrize(
     "name",
     [
-        pytest.param(name, marks=when(False, each_push=is_taken(k)))
+        pytest.param(name, marks=when(False, each_push=is_taken(k, 6)))
         for k, name in enumerate([*faults.FAULTS, *faults.FROM_OUTSIDE])
     ],
 )

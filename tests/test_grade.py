@@ -45,6 +45,7 @@ def graded(path, *options):
     return grade.main([str(path), "--progress", str(path.with_name("progress.json")), *options])
 
 
+@pytest.mark.slow
 def test_a_wrong_answer_gets_its_reason(tmp_path, capsys):
     path = answered(tmp_path / "mine.ipynb", WRONG)
     before = path.read_bytes()

@@ -148,6 +148,7 @@ os.kill(os.getpid(), signal.SIGKILL)
 
 
 @needs_hosts
+@pytest.mark.slow
 def test_nothing_is_left_when_the_program_is_killed():
     with subprocess.Popen([sys.executable, "-c", CRASHES], stdout=subprocess.PIPE, text=True, cwd=ROOT) as program:
         folder, *pids = program.stdout.readline().split()

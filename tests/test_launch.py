@@ -147,7 +147,8 @@ def test_many_ranks_after_interrupts_at_any_moment(times, n, tmp_path):
 
 
 # The socket has room for the requests of three, not of 64.
-@pytest.mark.parametrize("n", [3, pytest.param(64, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("n", [3, 64])
 def test_a_stopped_server_can_be_interrupted_and_continued(n, kernel):
     code = f"""
     run(rank, world_size=2)
@@ -228,6 +229,7 @@ def test_a_server_that_still_loads_torch_goes_on_with_it(monkeypatch):
     assert run(dist.get_rank, world_size=3).results == [0, 1, 2] and server() == loading
 
 
+@pytest.mark.slow
 def test_our_own_signal_ends_no_rank_that_just_starts():
     run(lambda: None, world_size=2)
     server().send_signal(signal.SIGUSR1)

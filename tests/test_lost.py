@@ -57,7 +57,7 @@ def ended():
     "end, words",
     [
         (killed, "was killed by SIGKILL"),
-        (stopped, "was stopped by SIGSTOP"),
+        pytest.param(stopped, "was stopped by SIGSTOP", marks=pytest.mark.slow),
         (ended, "ended itself with exit code 3 (os._exit?)"),
     ],
 )

@@ -22,7 +22,7 @@ from tests.bench.mistakes_table import (
 )
 from tests.corpus.mistakes import MISTAKES
 from tests.corpus.reports import REPORTS
-from tests.sampling import one_in, is_taken, when
+from tests.sampling import is_taken, when
 
 PAGE = (ROOT / "notebooks" / "mistakes.md").read_text()
 SLOW = {"groups_in_other_order"}  # nothing tells but the clock
@@ -108,6 +108,7 @@ def test_the_page_counts_its_reports():
     assert intro in PAGE, "make mistakes: the headline counts something else"
 
 
-@pytest.mark.parametrize("name", [pytest.param(name, marks=one_in(k, len(REPORTS))) for k, name in enumerate(REPORTS)])
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", REPORTS)
 def test_a_report_is_graded_as_on_the_page(name):
     assert page_row(name, PAGE) + "\n" == report_row(name, grades(name))

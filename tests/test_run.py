@@ -916,7 +916,7 @@ SCRIPT = """
 """
 
 
-@pytest.mark.parametrize("guard", ["", pytest.param('if __name__ == "__main__": pass', marks=one_in(2))])
+@pytest.mark.parametrize("guard", [pytest.param("", marks=pytest.mark.slow), pytest.param('if __name__ == "__main__": pass', marks=one_in(2))])
 def test_a_script_runs_once_with_or_without_a_guard(script, guard):
     done = script(SCRIPT.format(guard=guard))
     assert (done.stdout, done.stderr) == ("once\n[2.0, 2.0] True\n", "")

@@ -133,8 +133,9 @@ for epoch in range(1000):
 """
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("left_out", ["none", "2.weight"])
+@pytest.mark.parametrize(
+    "left_out", [pytest.param("none", marks=pytest.mark.nightly), pytest.param("2.weight", marks=pytest.mark.slow)]
+)
 def test_a_script_under_torchrun_is_compared_and_stopped(left_out, tmp_path):
     (tmp_path / "train.py").write_text(SCRIPT)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives.watch"]

@@ -179,6 +179,7 @@ def summed_gradient(x):
 """
 
 
+@pytest.mark.slow
 def test_a_limit_on_steps_holds_for_more_numbers_than_a_clock_could_tell(sandboxes):
     values, budget = scored(FEW, sandboxes, "01_tree_broadcast").checks
     assert values.reason == "" and "With 16,384 it isn't:\n" in budget.reason and "takes 3 steps" in budget.reason
@@ -627,7 +628,7 @@ def test_without_a_sandbox_it_says_so_and_needs_a_word(tmp_path):
     assert re.search(r"^ann +3 +3 +3$", done.stdout, re.MULTILINE)
 
 
-@one_in(1, 2)
+@pytest.mark.nightly
 def test_an_exercise_of_ones_own_in_a_folder_outside_the_course_is_made_checked_and_scored(tmp_path):
     """As INSTRUCTOR.md has it: a solved notebook and its task, handed out, solved in a copy, scored beside the course's."""
     own, submissions = tmp_path / "own", tmp_path / "submissions"

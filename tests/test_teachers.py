@@ -11,6 +11,7 @@ from helpers.progress import predicted
 from tools import release, tally
 
 
+@pytest.mark.slow
 def test_a_handout_is_the_exercises_without_hints(tmp_path, capsys):
     assert release.main(["--handout"]) == 2 and "Name a folder" in capsys.readouterr().err
     assert release.main(["--handout", str(tmp_path / "class" / "hw")]) == 0

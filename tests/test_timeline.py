@@ -204,6 +204,7 @@ def test_a_trace_lies_on_the_clock_of_torch_profilers(tmp_path):
         seen.save(tmp_path / "none.json", ROOT / "pyproject.toml")
 
 
+@pytest.mark.slow
 def test_a_long_timeline_stays_short():
     def chat():
         for _ in range(400):

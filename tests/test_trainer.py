@@ -248,7 +248,7 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize(
-    "ranks, options", [pytest.param(*command, marks=one_in(k, 6)) for k, command in enumerate(COMMANDS)]
+    "ranks, options", [pytest.param(*command, marks=one_in(k, 12)) for k, command in enumerate(COMMANDS)]
 )
 def test_a_command_of_a_page_trains_as_one_process_does(ranks, options):
     outputs = []
