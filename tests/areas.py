@@ -96,6 +96,7 @@ AREAS = {
     "collectives/collect/*": ("test_collect",),
     "collectives/pretend/*": ("test_pretend", "test_runnable", "test_prose"),
     "tests/pretended.py": ("test_pretend",),
+    "tests/slurm.py": ("test_collect",),
     "collectives/same/*": ("test_same", "test_prose"),
     "tests/corpus/same.py": ("test_same",),
     "collectives/train/*": ("test_parallel", "test_letters", "test_correct", "test_pictures", *TEXT),

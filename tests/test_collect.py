@@ -15,6 +15,7 @@ from collectives.jobs import Hosts, HostsUnavailable
 from collectives.watch.explain.command import explain
 from collectives.watch.explain.host_map import HostMap
 from tests import ROOT
+from tests.slurm import Slurm, SlurmUnavailable
 
 SCRIPT = """
 import os, pathlib, sys, time, torch.distributed as dist
@@ -227,3 +228,54 @@ def test_a_job_on_hosts_of_namespaces_is_gathered_and_explained(tmp_path):
         assert "Ranks 0, 1 and 3 are waiting in all_reduce, at <module>, train.py:10, apparently for rank 2." in told, (
             told
         )
+
+
+BY_SLURM = """
+import os
+for name, slurms in {"RANK": "SLURM_PROCID", "WORLD_SIZE": "SLURM_NTASKS"}.items():
+    os.environ.setdefault(name, os.environ[slurms])
+""" + ON_HOSTS
+TORCHRUN = (
+    "{python} -m torch.distributed.run --nnodes 2 --node-rank $SLURM_NODEID --nproc-per-node 2 --master-addr host0 --master-port 29511 "
+    "--log-dir {folder}/logs/$SLURM_NODEID --tee 3 -m collectives.watch --patience 2 --record {folder}/record"
+)
+# How a job of Slurm's starts its ranks: the tasks of a node, their command, and the logs that are on a node.
+STARTED = {"by torchrun": (1, TORCHRUN, "logs/*/*/attempt_0/*/stderr.log"), "by srun alone": (2, "{python}", "job.out")}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("how", STARTED)
+def test_a_job_of_slurm_is_gathered_from_outside_its_allocation_and_explained(how, tmp_path):
+    """On a real Slurm of two nodes: srun runs the commands next to the step that hangs."""
+    (tmp_path / "train.py").write_text(BY_SLURM)
+    tasks, command, logs = STARTED[how]
+    step = command.format(python=sys.executable, folder=tmp_path)
+    batch = f"#!/bin/sh\nsrun --label sh -c 'exec {step} {tmp_path}/train.py {tmp_path}'\n"
+    (tmp_path / "job.sh").write_text(batch)
+    shared = dict(MASTER_ADDR="host0", MASTER_PORT="29511", GLOO_SOCKET_IFNAME="eth0", OMP_NUM_THREADS="1", PYTHONPATH=str(ROOT))
+    try:
+        slurm = Slurm(tmp_path / "slurm")
+    except SlurmUnavailable as reason:
+        pytest.skip(str(reason))
+    with slurm:
+        options = ["--parsable", "-N2", f"--ntasks-per-node={tasks}", f"--output={tmp_path}/job.out"]
+        job = slurm.output("sbatch", *options, tmp_path / "job.sh", env=shared).stdout.strip()
+        end = time.monotonic() + 120
+        while len(list(tmp_path.glob("ready_*"))) < 4:
+            assert time.monotonic() < end, (tmp_path / "job.out").read_text()
+            time.sleep(0.05)
+        for folder in ("once", "twice"):
+            where = tmp_path / "hang" / folder
+            gather = [sys.executable, "-m", "collectives", "collect", where, "--by", "srun", "--job", job, "--files", tmp_path / logs]
+            done = slurm.output(*gather, cwd=ROOT)
+            assert done.returncode == 0, done.stderr
+    logs_of_all = [file.relative_to(where).parts for file in where.glob("*/*.*")]
+    assert {folder for folder, _ in logs_of_all} == {"shared"}, logs_of_all  # both hosts have this disk
+    names = [file.name for file in where.iterdir()]
+    found = sorted(name.rsplit(".", 3)[0] for name in names if name.endswith(".status.txt"))
+    assert found == [f"host{rank // 2}.rank{rank}" for rank in range(4)], (found, done.stdout)  # and no collector, which has a rank's environment
+    told = explain(tmp_path / "hang")
+    if check_stacks(where, range(4), names):
+        assert "Rank 2 is in no collective: in read_shard, train.py:" in told, told
+    if how == "by torchrun":
+        assert "Rank 2 holds up the other 3: it has not made all_reduce #2." in (tmp_path / "record" / "verdict.txt").read_text()

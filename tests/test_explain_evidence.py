@@ -1354,6 +1354,18 @@ def test_a_worker_of_a_data_loader_is_no_rank(tmp_path):
     assert "in both stacks" not in told and "have moved" not in told
 
 
+def test_of_a_watched_job_the_program_is_shown_and_its_collector_is_no_rank(tmp_path):
+    """The collector is forked from a rank, with its environment and command."""
+    wait = "    TracedWork.wait (collectives/rank/traced.py:85)\n    all_reduce (torch/distributed/distributed_c10d.py:3252)\n    average (train.py:72)"
+    serve = "    Host.look (collectives/watch/rings.py:77)\n    Collector.serve (collectives/watch/collector.py:117)\n    collect (collectives/watch/collector.py:69)"
+    for rank in range(3):
+        (tmp_path / f"host0.rank{rank}.5{rank}.stack.txt").write_text(SPY.format(pid=50 + rank, frames=IN_LOADER if rank == 2 else wait))
+    (tmp_path / "host0.rank0.60.stack.txt").write_text(SPY.format(pid=60, frames=serve))
+    told = explain(tmp_path)
+    assert told.startswith("Rank 2 is in no collective: in _try_get_data"), told
+    assert "Ranks 0 and 1 are waiting in all_reduce, at average, train.py:72, apparently for rank 2." in told, told
+
+
 @pytest.mark.parametrize("frames", ["    synchronize (torch/cuda/__init__.py:954)\n", "    cuStreamSynchronize (libcuda.so.1)\n", ""])
 def test_a_rank_that_waits_for_its_gpu_is_not_elsewhere(frames, tmp_path):
     for rank in range(4):

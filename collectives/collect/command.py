@@ -14,13 +14,16 @@ import socket
 import subprocess
 import sys
 import tarfile
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from hashlib import sha256
 from pathlib import Path
 
 from .probes import OF_A_HOST, OF_A_RANK, RANKS
 from .transports import TRANSPORTS, slurm_hosts
 
 HOSTS_AT_ONCE = 16
+SHARED = "shared"  # the folder of files on a disk that hosts share
 PACK = "tar cf - --ignore-failed-read {files} 2>/dev/null; true"
 
 
@@ -33,6 +36,8 @@ class Gathering:
 
     def __init__(self, folder: Path, transport: str, files: list[str], limit: float) -> None:
         self.folder, self.missing = folder, []
+        self._hosts: dict[tuple[str, bytes], str] = {}  # by a file's name and content, the first that has it
+        self._lock = threading.Lock()
         self._transport, self._files, self._limit = TRANSPORTS[transport], files, limit
 
     def commands(self, host: str) -> list[list[str]]:
@@ -47,12 +52,14 @@ class Gathering:
     def gather(self, host: str) -> None:
         """Gather from one host."""
         try:
-            ranks = re.findall(
-                r"^(\d+) (\d+)$", self._run(host, RANKS, reach=True).decode(errors="replace"), re.MULTILINE
-            )
+            listed = self._run(host, RANKS, reach=True).decode(errors="replace")
+            processes = re.findall(r"^(\d+) (\d+) (\d+) (\S*)$", listed, re.MULTILINE)
+            ranks: dict[tuple[str, str], str] = {}  # a rank of a job -> its process: what it starts itself is younger
+            for rank, pid, _, job in sorted(processes, key=lambda process: int(process[2])):
+                ranks.setdefault((rank, job), pid)
             if not ranks:
-                self.missing.append(f"{host}: no process with RANK in its environment that this user may read.")
-            for rank, pid in ranks:
+                self.missing.append(f"{host}: no process with RANK, or a launcher's number, in its environment that this user may read.")
+            for (rank, _), pid in ranks.items():
                 for probe in OF_A_RANK:  # the process, too, as two jobs on a host may have the same ranks
                     name = f"{host}.rank{rank}.{pid}.{probe.name}.txt"
                     self._keep(host, name, probe.command.format(pid=pid), probe.purpose)
@@ -95,18 +102,27 @@ class Gathering:
             (self.folder / name.replace("/", "_")).write_bytes(output)
 
     def _unpack(self, host: str, data: bytes) -> None:
-        """Write files under a folder of their host's, by their own names."""
+        """Write files under a folder of their host's, by their own names; those that several hosts have alike under "shared", once."""
         try:
             with tarfile.open(fileobj=io.BytesIO(data)) as archive:
                 files = [member for member in archive if member.isfile()]
                 for member in files:
-                    target = self.folder / host.replace("/", "_") / member.name.replace("/", "_").replace("..", "_")
-                    target.parent.mkdir(exist_ok=True)
-                    target.write_bytes(archive.extractfile(member).read())
+                    name, content = member.name.replace("/", "_").replace("..", "_"), archive.extractfile(member).read()
+                    with self._lock:
+                        self._write(name, host.replace("/", "_"), content)
         except tarfile.TarError:
             files = []
         if not files:
             self.missing.append(f"{host}: no file is like {' or '.join(self._files)}.")
+
+    def _write(self, name: str, host: str, content: bytes) -> None:
+        first = self._hosts.setdefault((name, sha256(content).digest()), host)
+        target = self.folder / (host if host == first else SHARED) / name
+        target.parent.mkdir(exist_ok=True)
+        if host == first:
+            target.write_bytes(content)
+        elif not target.exists():
+            (self.folder / first / name).rename(target)
 
 
 def _hosts_of(job: str) -> list[str]:

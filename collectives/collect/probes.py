@@ -2,14 +2,19 @@
 
 from typing import NamedTuple
 
-# Processes with RANK in their environment, of the same job as this shell if Slurm started it, except a rank's children, such as
-# workers of a data loader.
-RANKS = r"""for e in /proc/[0-9]*/environ; do p=${e#/proc/}; p=${p%/environ}
-r=$(tr '\0' '\n' <"$e" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ -n "$r" ] || continue
-[ -z "$SLURM_JOB_ID" ] || tr '\0' '\n' <"$e" 2>/dev/null | grep -qx "SLURM_JOB_ID=$SLURM_JOB_ID" || continue
+# A line of rank, number, start and job for each process with RANK in its environment, of the same job as this shell if Slurm started it,
+# except the shell around a rank and a rank's children, such as workers of a data loader. A script that srun or mpirun starts may set RANK
+# itself, which shows in no environment: then Python's processes with the launcher's own number count.
+RANKS = r"""value() { tr '\0' '\n' 2>/dev/null <"/proc/$1/environ" | sed -n "s/^$2=//p" | head -n 1; }
+is_rank() { case "$name:$(readlink "/proc/$1/exe")" in RANK:*sh) false;; RANK:*) ;; *python*) ! tr '\0' ' ' <"/proc/$1/cmdline" | grep -q 'torchrun\|torch\.distributed\|collectives collect';; *) false;; esac; }
+for name in RANK SLURM_PROCID PMI_RANK OMPI_COMM_WORLD_RANK; do
+for e in $(grep -l "$name=" /proc/[0-9]*/environ 2>/dev/null); do p=${e#/proc/}; p=${p%/environ}
+r=$(value "$p" $name); [ -n "$r" ] && is_rank "$p" || continue
+[ -z "$SLURM_JOB_ID" ] || [ "$(value "$p" SLURM_JOB_ID)" = "$SLURM_JOB_ID" ] || continue
 u=$(sed -n 's/^PPid:[^0-9]*//p' "/proc/$p/status" 2>/dev/null)
-q=$(tr '\0' '\n' <"/proc/$u/environ" 2>/dev/null | sed -n 's/^RANK=//p' | head -n 1); [ "$q" = "$r" ] || echo "$r $p"
-done; true"""
+[ "$(value "$u" $name)" = "$r" ] && is_rank "$u" || echo "$r $p $(sed 's/.*) //' "/proc/$p/stat" | cut -d ' ' -f 20) \
+$(value "$p" MASTER_ADDR):$(value "$p" MASTER_PORT):$(value "$p" TORCHELASTIC_RESTART_COUNT)"
+done | grep . && break; done; true"""
 
 
 class Probe(NamedTuple):

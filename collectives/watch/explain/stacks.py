@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Callable, Iterator
 
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import alike, few
 from ...log.collectives import COLLECTIVES
 from .dump import Frame, in_torch
 from .text import LogLine, listed
@@ -32,7 +32,7 @@ WAITS = {name for row in COLLECTIVES.values() for name in (row.op, *row.also)} |
     "all_gather_into_tensor", "reduce_scatter_tensor", "monitored_barrier", "synchronize", "_all_gather_base",
 }  # fmt: skip
 # The functions of Python and torch in which a helper process of a rank works, with their files.
-_WORKER = re.compile(r"\b(?:_worker_loop \S*data/_utils/worker|_process_worker \S*futures/process|worker \S*multiprocessing/pool)\.py$")
+_WORKER = re.compile(r"\b(?:_worker_loop \S*data/_utils/worker|_process_worker \S*futures/process|worker \S*multiprocessing/pool|serve \S*collectives/watch/\w+)\.py$")
 _LAUNCHER = re.compile(r"torchrun|torch\.distributed\.(?:run|launch)|resource_tracker|py-spy")
 _DEVICE_WAIT = re.compile(r"cu(?:da)?(?:Stream|Device|Event|Ctx|Context)Synchronize|_local_scalar_dense|cu(?:da)?Memcpy")  # with py-spy --native
 _PARENT = re.compile(r"Parent Process (\d+): ")
@@ -103,7 +103,8 @@ class Stack:
 
 def _is_own(file: str) -> bool:
     """Whether a file is the program's: py-spy gives the standard library's without a folder."""
-    return "-packages/" not in file and "/python3" not in file and file.partition("/")[0].removesuffix(".py") not in _STANDARD
+    is_of_others = "-packages/" in file or "/python3" in file or re.search(r"(?:^|/)collectives/(?:rank|watch)/", file)
+    return not is_of_others and file.partition("/")[0].removesuffix(".py") not in _STANDARD
 
 
 @dataclass
@@ -200,10 +201,8 @@ class Stacks:
             return
         elsewhere = sorted(rank for rank, stack in last.items() if not stack.inside)
         waiting = sorted(set(last) - set(elsewhere))
-        alike: dict[tuple, list[int]] = {}
-        for rank in elsewhere:
-            alike.setdefault((last[rank].doing, str(last[rank].place), rank in still, last[rank].is_at_a_line), []).append(rank)
-        for (doing, place, stood, at_a_line), those in sorted(alike.items(), key=lambda item: len(item[1]))[:6]:
+        absent = alike((rank, (last[rank].doing, str(last[rank].place), rank in still, last[rank].is_at_a_line)) for rank in elsewhere)
+        for (doing, place, stood, at_a_line), those in sorted(absent.items(), key=lambda item: len(item[1]))[:6]:
             is_one = len(those) == 1
             # which means little where no rank waits
             nowhere = "" if not (waiting or others_wait) else f"in no collective{OR_SYNCHRONIZING * (at_a_line and on_gpu is not False)}: "
@@ -212,12 +211,12 @@ class Stacks:
             yield f"{few(those).capitalize()} {'is' if is_one else 'are'} {nowhere}in {doing}{at}{f', {moved}' if moved else ''}."
             for rank in those[:MOST_WORKERS]:
                 yield from self._workers(last[rank], f"A worker of rank {rank}'s data loader")
-        for call, place, those in self._calls(last, waiting):
-            absent = f", apparently for {few(elsewhere)}" if 0 < len(elsewhere) <= len(waiting) else ""
-            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{absent}."
+        calls = alike((rank, (last[rank].inside, last[rank].place)) for rank in waiting)
+        for (call, place), those in sorted(calls.items(), key=lambda item: len(item[1]))[:4]:
+            lacks = f", apparently for {few(elsewhere)}" if 0 < len(elsewhere) <= len(waiting) else ""
+            yield f"{few(those).capitalize()} {'is' if len(those) == 1 else 'are'} waiting in {call}{f', at {place}' if place else ''}{lacks}."
         if waiting and not elsewhere:
-            calls = {last[rank].inside for rank in waiting}
-            if len(calls) > 1:
+            if len({call for call, _ in calls}) > 1:
                 yield "All of them wait, in different calls: each for the others."
             elif len(last) < world or not world:
                 subject = f"All {len(last):,} of these wait" if len(last) > 1 else "It is waiting"
@@ -240,26 +239,17 @@ class Stacks:
             at = f", called at {stack.place}" if stack.place and str(stack.place) != stack.doing else ""
             yield f"{whose}, process {pid}, is in {stack.doing}{at}."
 
-    def _calls(self, last: dict[int, Stack], waiting: list[int]) -> Iterator[tuple[str, Frame | None, list[int]]]:
-        alike: dict[tuple, list[int]] = {}
-        for rank in waiting:
-            alike.setdefault((last[rank].inside, last[rank].place), []).append(rank)
-        for (call, place), those in sorted(alike.items(), key=lambda item: len(item[1]))[:4]:
-            yield call, place, those
-
     def _without_ranks(self, stacks: list[Stack], host_of: Callable[[str], str], on_gpu: bool | None) -> Iterator[str]:
         """Sentences on processes, by their numbers; the ones in no collective first."""
-        processes: dict[tuple, list[Stack]] = defaultdict(list)
-        for k, stack in enumerate(stacks):
-            processes[host_of(stack.path), stack.pid if stack.pid is not None else f"in place {k}"].append(stack)
-        alike: dict[tuple, list[tuple]] = defaultdict(list)
+        named = ((stack, (host_of(stack.path), f"in place {k}" if stack.pid is None else stack.pid)) for k, stack in enumerate(stacks))
+        processes, places = alike(named), defaultdict(list)
         for key, moments in processes.items():
             stack = moments[-1]
             still = len(moments) > 1 and moments[0].frames == stack.frames
             or_waits = OR_SYNCHRONIZING * (stack.is_at_a_line and on_gpu is not False)
             where = stack.inside or f"no collective{or_waits}{f': {stack.doing}' * (stack.doing != str(stack.place))}"
-            alike[bool(stack.inside), where, str(stack.place), still].append(key)
-        for (_, where, place, still), keys in sorted(alike.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
+            places[bool(stack.inside), where, str(stack.place), still].append(key)
+        for (_, where, place, still), keys in sorted(places.items(), key=lambda item: (item[0][0], len(item[1])))[:6]:
             pid, hosts = keys[0][1], sorted({host for host, _ in keys if host})
             is_one = len(keys) == 1
             who = f"Process {pid}" if is_one and isinstance(pid, int) else f"{len(keys):,} process{'es' * (not is_one)}"
