@@ -178,9 +178,31 @@ def test_the_error_file_of_a_rank(tmp_path):
     (tmp_path / "attempt_0" / "3" / "error.json").write_text(
         json.dumps({"message": {"message": "ZeroDivisionError", "extraInfo": extra}})
     )
-    assert explain(tmp_path).startswith(
-        "Local rank 3 raised ZeroDivisionError: by zero at 10:02:11, at main, train.py:5."
-    )
+    where = tmp_path / "attempt_0" / "3" / "error.json"
+    assert explain(tmp_path).startswith(f"Local rank 3 (in {where}) raised ZeroDivisionError: by zero at 10:02:11, at main, train.py:5.")
+
+
+@pytest.mark.parametrize(
+    "path, prefix, writer",
+    [
+        ("logs/1/none_x/attempt_0/1/stderr.log", "", "Local rank 1 (in {path})"),  # torchrun --log-dir
+        ("host1/logs_1_none_x_attempt_0_1_stderr.log", "", "Local rank 1 (in {path})"),  # the same, collected
+        ("job.log", "[default1]:", "Local rank 1 (default1)"),  # torchrun --tee
+        ("job.log", "1: ", "Task 1"),  # srun --label
+        ("node16.log", "", "A process (in node16.log)"),
+    ],
+)
+def test_whoever_raised_before_it_had_a_rank_is_named_by_its_file_or_prefix(path, prefix, writer, tmp_path):
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    lines = ["Traceback (most recent call last):", '  File "/job/data.py", line 9, in read_shard', "ValueError: shard 12 is damaged"]
+    file.write_text("".join(f"{prefix}{line}\n" for line in lines))
+    assert explain(tmp_path).startswith(f"{writer.format(path=file)} raised ValueError: shard 12 is damaged, at read_shard, data.py:9.")
+    if prefix == "" and "attempt" in path:  # the same local rank of another host is another process
+        other = tmp_path / path.replace("1", "0", 1)
+        other.parent.mkdir(parents=True, exist_ok=True)
+        other.write_text(file.read_text().replace("shard 12", "shard 11"))
+        assert explain(tmp_path).count("raised ValueError") == 2
 
 
 def test_the_rank_that_raised_is_named_with_the_dumps_of_the_others(tmp_path):

@@ -12,13 +12,13 @@ from dataclasses import dataclass, field
 from typing import Any, Iterator, Sequence
 
 from ...format import duration
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import alike, few
 from ...log.backends import LOST_WORDS
 from . import ops
 from .dump import Frame, own_frames
 from .host_map import HostMap
 from .runs import RunSpan
-from .text import LogLine, clock
+from .text import LogLine, clock, seconds_of
 
 _FRAME = re.compile(r'\s*File "(.+)", line (\d+), in (.+)')
 _RAISED = re.compile(r"(?:\w+\.)*(?P<kind>[A-Z]\w*|[\w.]*(?:Error|Exception))(?:: (?P<message>.*)|:?$)")
@@ -35,6 +35,7 @@ _UNREACHED = re.compile(
 )
 _BARRIER = re.compile(r"[Rr]anks? ([\d, ]+) failed to pass monitoredBarrier")
 _ITEM = re.compile(r"\s*(time|host|rank|exitcode|error_file|traceback)\s*: (.*)")
+_OF_LOG_DIR = re.compile(r"[/_]attempt_\d+[/_](\d+)[/_](?:std(?:err|out)\.log|error\.json)$")
 _EXITED = re.compile(r"failed \(exitcode: (-?\d+)\) local_rank: (\d+) \(pid: (\d+)\)")
 _OF_STORE = ("should dump", "sendBytes failed", "recvValue failed", "shut down too early")
 _LOST_WORDS = (
@@ -75,16 +76,26 @@ class End:
     pid: int | None = None
     caller: Frame | None = None  # of the place
     in_backward: bool = False
+    file: str = ""  # whose lines show it
     is_of_file: bool = False  # from an error file, that torchrun has a process write
 
     def words(self, ranks: Sequence[int] = (), node: str = "") -> str:
         """A sentence.  ranks: all that ended alike.  node: that the host, a pod, is on."""
-        alone = f"rank {self.rank}" if self.rank is not None else self.who or "a process"
-        who = few(ranks) if len(ranks) > 1 else alone
+        who = few(ranks) if len(ranks) > 1 else self.writer
         on = f" on {self.host}{f' (node {node})' * bool(node)}" if self.host else ""
         place = f", {self.where}" if self.place else ""
         verb = {"raised": "raised ", "killed": "was killed by ", "exited": "ended with ", "caught": "caught "}[self.kind]
         return f"{who[0].upper()}{who[1:]}{on} {verb}{self.what}{clock(self.at)}{place}."
+
+    @property
+    def writer(self) -> str:
+        """'rank 3'; without it, the writer within a file, or the local rank that torchrun's --log-dir has a file for."""
+        if self.rank is not None:
+            return f"rank {self.rank}"
+        if self.who not in ("", "stdout", "stderr"):
+            return re.sub(r"^(?=\d+$)", "task ", re.sub(r"^[a-z_]+(\d+)$", r"local rank \1 (\g<0>)", self.who))
+        name, local = self.file.rpartition("/")[2], _OF_LOG_DIR.search(self.file)
+        return f"local rank {local[1]} (in {self.file})" if local else f"a process{f' (in {name})' * bool(name)}"
 
     @property
     def host_error(self) -> str:
@@ -245,7 +256,8 @@ class Failures:
         if loggers:
             self.caught.append(End("caught", what, loggers.pop(0), at, line.host, place, follows))
             return True
-        end = End("raised", what, rank, at, line.host, place, follows, line.stream or self._file.rpartition("/")[2])
+        end = End("raised", what, rank, at, line.host, place, follows, line.stream)
+        end.file = self._file
         end.caller = outer[-1] if outer and outer[-1].function != "<module>" else None
         end.in_backward = any(place.function in ("backward", "_engine_run_backward") for place in frames)
         if open_ and open_.chained and self.ends and self.ends[-1].rank == rank and not self.ends[-1].follows:
@@ -293,11 +305,7 @@ class Failures:
             self.named = rank
         pid = re.search(r"pid: (\d+)", item["exitcode"])
         status = int(item["exitcode"].split()[0])
-        at = line.at
-        if "time" in item:
-            from .text import line as parsed
-
-            at = parsed(item["time"] + " .").at
+        at = seconds_of(item["time"]) if "time" in item else line.at
         if at is not None:
             self.summaries.append((at, rank))
         known = next((end for end in self.ends if end.rank == rank and rank is not None), None)
@@ -323,13 +331,11 @@ class Failures:
         if isinstance(message, dict) and "message" in message:
             extra = message.get("extraInfo") or {}
             self.begin(path, None)
-            local = re.search(r"(\d+)/[^/]*$", path)
             stamp = str(extra.get("timestamp", ""))
             at = float(stamp) if stamp.isdigit() else None
-            stream = f"local rank {local[1]}" if local else path
             before = len(self.ends)
             for text in str(extra.get("py_callstack") or message["message"]).splitlines():
-                self._traceback(LogLine(text, at, None, "", stream))
+                self._traceback(LogLine(text, at))
             for end in self.ends[before:]:
                 end.is_of_file = True
             return True
@@ -345,14 +351,13 @@ class Failures:
     def roots(self) -> list[End]:
         """The ends that follow from no other, one per rank, the first in time first."""
         ends = [end for end in self.ends if not end.follows]
-        raised = {(end.rank, end.who if end.rank is None else "") for end in ends if end.kind == "raised"}
-        ranks = {rank for rank, _ in raised}
+        ranks = {end.rank for end in ends if end.kind == "raised"}
         own = [end for end in ends if end.kind != "exited" or end.rank not in ranks]
         if any(end.kind != "exited" for end in own):  # an exit code alone may be any rank's consequence
             own = [end for end in own if end.kind != "exited"]
         latest: dict[tuple, End] = {}
         for end in own:  # the last of a rank is the one that ended it
-            latest[end.rank, end.who if end.rank is None else "", end.kind] = end
+            latest[end.writer, end.host if end.rank is None else "", end.kind] = end
         return sorted(latest.values(), key=lambda end: (end.at is None, end.at or 0.0))
 
     def consequences(self) -> list[str]:
@@ -363,7 +368,7 @@ class Failures:
         kinds = ", ".join(f"{kind} ({n:,})" for kind, n in self.follow.most_common(3))
         parts = [f"{lines:,} {'line' if lines == 1 else 'lines'}: {kinds}"] if lines else []
         if ends:
-            whose = few(ranks) if ranks else f"{len(ends):,} processes"
+            whose = few(ranks) if ranks else f"{len(ends):,} process{'es' * (len(ends) > 1)}"
             parts.append(f'the error{"s" * (len(ends) > 1)} of {whose}, "{shortened(_CPP_PLACE.sub("", ends[0].what), 100)}"')
         return [f"Consequences: {'; '.join(parts)}."] if parts else []
 
@@ -375,7 +380,7 @@ class Failures:
     def sentences(self, local: int = 0) -> list[str]:
         """The sentences on ranks that never met: at a store, in a barrier, or in one call.  local: ranks on a host."""
         lines = [*self._mismatch(), *self.unended]
-        if waited := sorted({end.who for end in self.ends if end.what.startswith("RendezvousTimeoutError")}):
+        if waited := sorted({end.who or end.file.rpartition("/")[2] for end in self.ends if end.what.startswith("RendezvousTimeoutError")}):
             lines.append(f"Launchers waited in vain for the other hosts to join ({', '.join(waited[:8])}): look for a host whose launcher isn't among these.")
         if self.barrier:
             ranks = sorted(self.barrier)
@@ -406,11 +411,9 @@ class Failures:
     def _mismatch(self) -> Iterator[str]:
         if not self.parts:
             return
-        alike: dict[str, list[int]] = {}
-        for rank, (_, call) in sorted(self.parts.items()):
-            alike.setdefault(call, []).append(rank)
+        called = alike((rank, call) for rank, (_, call) in sorted(self.parts.items()))
         number = next((seq for seq, _ in self.parts.values() if seq), "")
-        parts = sorted(alike.items(), key=lambda part: len(part[1]))
+        parts = sorted(called.items(), key=lambda part: len(part[1]))
         calls = ", and ".join(f"{few(ranks)} call{'s' * (len(ranks) == 1)} {call}" for call, ranks in parts)
         yield f"Ranks call different collectives{f' as #{number}' if number else ''}: {calls}."
         for end in self.ends:

@@ -10,10 +10,9 @@ from math import inf
 from typing import Iterator
 
 from ...judge.wording.phrases import few
+from . import kubernetes
 from .host_map import HostMap
-from .kubernetes import seconds_of
-from .text import LogLine
-from .text import line as parsed
+from .text import LogLine, seconds_of
 
 _OPTIONS = {
     "nodes": r"--nnodes[= ](\d+)(?![\d:])|--nodes[= ](\d+)\b|(?:srun|sbatch|SBATCH)\b.*? -N ?(\d+)\b|--num[_-]nodes[= ](\d+)",
@@ -86,12 +85,11 @@ class LaunchLines:
             is_read = True
         if assigned := _ASSIGNED.search(text):
             age = _AGE.match(text)
-            self.pods[assigned["pod"]] = assigned["node"], seconds_of(age[1]) if age else 0.0
+            self.pods[assigned["pod"]] = assigned["node"], kubernetes.seconds_of(age[1]) if age else 0.0
             is_read = True
         self._has_nodes = self._has_nodes or "NodeList" in text
         if self._has_nodes and (job := _JOB.search(text)):
-            start, end = (parsed(f"{job[name]} .").at for name in ("start", "end"))
-            self.jobs.append((start or -inf, end or inf, expanded(job["nodes"])))
+            self.jobs.append((seconds_of(job["start"]) or -inf, seconds_of(job["end"]) or inf, expanded(job["nodes"])))
             return True
         if re.search(r"\bsrun\b|\bsbatch\b|odelist|NodeList|SLURM_|^Job \d", text):
             for names in _LIST.findall(text):

@@ -325,20 +325,11 @@ def _seconds(
     return None if at is None else at + float(f"0.{part[1:]}" if part else 0)
 
 
-_DATED = re.compile(
-    rb"(?P<date>20\d\d-\d\d-\d\d)[T _](?P<time>\d\d:\d\d:\d\d)|\w{3} (?P<month>\w{3}) +(?P<day>\d+) (?P<clock>\d\d:\d\d:\d\d) (?P<year>20\d\d)\]"
-)
-
-
 def dated(sample: bytes) -> list[float]:
     """The times in a part of a log whose stamps have a year."""
-    times = []
-    for match in _DATED.finditer(sample):
-        about = {name: value and value.decode() for name, value in match.groupdict().items()}
-        about["time"] = about["time"] or about.pop("clock")
-        about.pop("clock", None)
-        times.append(_seconds(**about))
-    return [at for at in times if at]
+    text = sample.decode(errors="replace")
+    times = (_seconds(**found.groupdict()) for pattern in _STAMPS[:2] for found in pattern.finditer(text))
+    return [at for at in times if at and at > 1e9]  # a clock that was set
 
 
 def clock(at: float | None) -> str:
@@ -350,6 +341,11 @@ def listed(names: Iterable[object], most: int = 4, gap: str = ", ") -> str:
     """The first few names: 'node0, node1, node2, node3, ...'"""
     texts = [*map(str, names)]
     return gap.join([*texts[:most], *["..."] * (len(texts) > most)])
+
+
+def seconds_of(time: str) -> float | None:
+    """Seconds since the epoch of a time alone, as a line of a log begins with."""
+    return line(f"{time} .").at
 
 
 def stamp(at: float | None) -> str:
