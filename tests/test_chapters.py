@@ -250,17 +250,41 @@ def test_works_with_other_world_sizes(path, world_size, tmp_path):
             assert any(output.output_type == "error" for output in cell.outputs), cell.source
 
 
-def test_a_lesson_names_sections_that_its_chapter_has():
+LESSON = ("Ask", "Predict", "Draw", "Type", "Stumbles", "Leave out")
+
+
+def with_headings(cells):
+    """Each cell, and the headings that it is under, without markup.  A bare "Your turn" belongs to what it follows."""
+    above = {}
+    for cell in cells:
+        for marks, heading in re.findall(r"^(#+) (.+)$", cell.source, re.MULTILINE) * (cell.cell_type == "markdown"):
+            if heading != "Your turn":
+                above = {level: text for level, text in above.items() if level < len(marks)}
+                above[len(marks)] = heading.replace("`", "").lstrip("0123456789. ")
+                yield cell, set(above.values())
+        yield cell, set(above.values())
+
+
+def test_a_lesson_is_half_a_page_and_names_sections_that_its_chapter_has():
     lessons = (ROOT / "exercises" / "LESSONS.md").read_text(encoding="utf-8").replace("`", "")
-    planned = re.findall(r"^## (\d\d) .*?\n(.*?)(?=^## |\Z)", lessons, re.MULTILINE | re.DOTALL)
-    for chapter, lesson in planned:
-        (path,) = (ROOT / "notebooks").glob(f"{chapter}_*.ipynb")
-        cells = nbformat.read(path, as_version=4).cells
-        markdown = "\n".join(cell.source for cell in cells if cell.cell_type == "markdown").replace("`", "")
-        headings = [heading.lstrip("#0123456789. ") for heading in re.findall(r"^#+ .+$", markdown, re.MULTILINE)]
-        named = re.findall(r"(?<!\*)\*([^*\n]+)\*(?!\*)", lesson)
-        assert [name for name in named if not any(heading.startswith(name.rstrip("?")) for heading in headings)] == []
-    assert len(planned) == len(CHAPTERS)
+    planned = re.findall(r"^## (\d\d) [^\n]*, (\d+) minutes\n(.*?)(?=^## |\Z)", lessons, re.MULTILINE | re.DOTALL)
+    assert [chapter for chapter, _, _ in planned] == [path.stem[:2] for path in CHAPTERS]
+    for path, (_, whole, lesson) in zip(CHAPTERS, planned):
+        placed = list(with_headings(nbformat.read(path, as_version=4).cells))
+        predicted = [above for cell, above in placed if "predict" in tags(cell)]
+        typed = [above for cell, above in placed if cell.source.startswith("check_practice(")]
+        said = re.findall(r"^- \*\*([\w ]+)\*\*(?: \((\d+) minutes\))?:(.*?)(?=^- |\Z)", lesson, re.MULTILINE | re.DOTALL)
+        assert tuple(label for label, _, _ in said) == LESSON and 150 <= len(lesson.split()) <= 230, path.stem
+        assert int(whole) == sum(int(minutes or 0) for _, minutes, _ in said), path.stem
+        named = {label: re.findall(r"(?<!\*)\*([^*]+)\*(?!\*)", " ".join(words.split())) for label, _, words in said}
+        headings = set().union(*(above for _, above in placed))
+        found = {name: [h for h in headings if h.startswith(name.rstrip("?"))] for names in named.values() for name in names}
+        assert [name for name, those in found.items() if not those] == [], path.stem
+        asked = [name for name in named["Predict"] if any(above & {*found[name]} for above in predicted)]
+        sections = {tuple(sorted(above)) for above in predicted}
+        assert len(asked) >= min(3, len(sections)), (path.stem, named["Predict"])
+        tasks = [name for name in named["Type"] if not any(above & {*found[name]} for above in typed)]
+        assert named["Type"] and tasks == [], (path.stem, tasks)
 
 
 def test_the_stored_progress_lists_every_chapter_and_exercise():
