@@ -151,6 +151,9 @@ def test_the_tour_defines_all_that_it_uses_and_takes_90_minutes():
         missing += [(cell.id, node.id) for node in names if node.id not in known]
     assert missing == []
     assert 70 <= sum(minutes(cells)) <= 95
+    typed = [k for k, cell in enumerate(cells, 1) if cell.source.startswith("check_practice(")]
+    at = [0, *(sum(minutes(cells[:k])) for k in typed)]
+    assert max(later - earlier for earlier, later in zip(at, at[1:])) <= 12.5  # minutes from a task's check to the next one's
 
 
 # --- code that fits its cell --------------------------------------------------------------

@@ -77,6 +77,68 @@ def into_x(x):
         return x
 
 
+# --- 02 swap_in_turn ----------------------------------------------------------------------
+
+
+def swap(x, first):
+    """The other's x; rank `first` sends first."""
+    rank, theirs = dist.get_rank(), x.clone()
+    for sends in [True, False] if rank == first else [False, True]:
+        if rank < 2:
+            dist.send(x, 1 - rank) if sends else dist.recv(theirs, 1 - rank)
+    return theirs
+
+
+@right("swap_in_turn")
+def rank_1_sends_first(x):
+    return swap(x, 1)
+
+
+@wrong("swap_in_turn", "Let one of them receive first, and then send")
+def both_send_first(x):
+    return swap(x, dist.get_rank())
+
+
+@wrong("swap_in_turn", "Stuck")
+def both_receive_first(x):
+    return swap(x, None)
+
+
+@wrong("swap_in_turn", "What do the other ranks return")
+def the_two_alone(x):
+    theirs = swap(x, 0)
+    return theirs if dist.get_rank() < 2 else None
+
+
+@wrong("swap_in_turn", "each rank still has its own numbers")
+def into_a_lost_buffer(x):
+    swap(x, 0)
+    return x
+
+
+@wrong("swap_in_turn", "its own buffer")
+def received_into_x(x):
+    rank = dist.get_rank()
+    if rank == 0:
+        dist.send(x, 1)
+        dist.recv(x, 1)
+    elif rank == 1:
+        mine = x.clone()
+        dist.recv(x, 0)
+        dist.send(mine, 0)
+    return x
+
+
+@wrong("swap_in_turn", "rank 1 what rank 0 had")
+def one_way(x):
+    y = x.clone()
+    if dist.get_rank() == 0:
+        dist.send(x, 1)
+    elif dist.get_rank() == 1:
+        dist.recv(y, 0)
+    return y
+
+
 # --- 02 hand_over -------------------------------------------------------------------------
 
 
@@ -124,6 +186,12 @@ def without_the_handle(x):
         dist.recv(arrived, (rank - 1) % n)
     x.zero_()
     return arrived
+
+
+@wrong("hand_over", "is it x that's returned")
+def its_own_zeros(x):
+    exchange(x, dist.get_rank() + 1, dist.get_rank() - 1)
+    return x.zero_()
 
 
 @wrong("hand_over", "Start the send, then receive")
@@ -306,6 +374,13 @@ def from_rank_0(settings, owner):
 def without_a_list(settings, owner):
     dist.broadcast_object_list(settings, src=owner)
     return settings
+
+
+@wrong("settings_for_all", "if the owner's list held its settings before")
+def an_empty_box(settings, owner):
+    box = [None]
+    dist.broadcast_object_list(box, src=owner)
+    return box[0]
 
 
 @wrong("settings_for_all", "every rank makes the call")

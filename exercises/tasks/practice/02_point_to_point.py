@@ -1,4 +1,5 @@
-"""from_the_last(x): on rank 0 the last rank's tensor; hand_over(x): the left neighbor's tensor, one's own emptied;
+"""from_the_last(x): on rank 0 the last rank's tensor; swap_in_turn(x): ranks 0 and 1 have each other's tensor;
+hand_over(x): the left neighbor's tensor, one's own emptied;
 pass_left(x, hops): the tensor of the rank so many places to the right; running_total(x): the sum over the ranks up to this one;
 swap_pairs(x): the tensor of this rank's partner, ranks 0 and 1, 2 and 3, ... being partners.
 """
@@ -132,6 +133,48 @@ FROM_THE_LAST = Task(
     },
 )
 
+
+def swapped(args):
+    (first,), (second,), *others = args
+    return [second, first, *(x for (x,) in others)]
+
+
+SWAP_IN_TURN = Task(
+    "swap_in_turn",
+    FEW[:-1],  # it takes two
+    draw,
+    swapped,
+    lambda case, args: Budget(
+        "one message from rank 0 and one from rank 1", messages=[1, 1] + [0] * (case.world_size - 2), steps=2
+    ),
+    needs=lambda case, args: [size(case)] * 2 + [0] * (case.world_size - 2),
+    allowed=MESSAGES,
+    suspects=(
+        Suspect(
+            lambda args: [x for (x,) in args],
+            "each rank still has its own numbers. Into which buffer did the other's come?",
+        ),
+        Suspect(
+            lambda args: swapped(args)[:2] + [None] * (len(args) - 2),
+            "ranks 0 and 1 are right. What do the other ranks return?",
+            where_wrong=True,
+        ),
+        Suspect(
+            lambda args: [torch.zeros_like(args[0][0])] * 2 + [x for (x,) in args[2:]],
+            "this is the empty buffer. Does a `recv` write into the one that's returned?",
+        ),
+    ),
+    thoughts={
+        "values": "rank 0 returns what rank 1 had, and rank 1 what rank 0 had. The others return their own.",
+        "calls": "one send and one recv on each of the two is all it takes.",
+        "Stuck": OnError(
+            r"A send completes only", "if both send first, neither receives. Let one of them receive first, and then send."
+        ),
+        "RankFailed": OnError(r"no rank", "who is the other one of ranks 0 and 1? 1 - rank is."),
+        "inputs": "what arrives needs its own buffer.",
+    },
+)
+
 HAND_OVER = Task(
     "hand_over",
     FEW,
@@ -144,7 +187,7 @@ HAND_OVER = Task(
     suspects=(
         Suspect(
             lambda args: [torch.zeros_like(x) for (x,) in args],
-            "only zeros arrived. Was x emptied before it had been sent?",
+            "these are zeros. Was x emptied before it had been sent, or is it x that's returned?",
         ),
         Suspect(
             lambda args: lefts(args) if len(args) > 1 else [torch.zeros_like(args[0][0])],
@@ -252,4 +295,4 @@ RUNNING_TOTAL = Task(
     },
 )
 
-TASKS = (SWAP_PAIRS, FROM_THE_LAST, HAND_OVER, PASS_LEFT, RUNNING_TOTAL)
+TASKS = (SWAP_PAIRS, FROM_THE_LAST, SWAP_IN_TURN, HAND_OVER, PASS_LEFT, RUNNING_TOTAL)

@@ -153,7 +153,7 @@ SETTINGS_FOR_ALL = Task(
         Suspect(lambda args: [args[0][0]] * len(args), "this is what rank 0 passed. Who is the source here?"),
         Suspect(
             lambda args: [None] * len(args),
-            "broadcast_object_list returns None. What arrives is in the list that you passed.",
+            "None everywhere. The call returns None: what arrives is in the list, if the owner's list held its settings before.",
         ),
     ),
     thoughts={
