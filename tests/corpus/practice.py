@@ -462,6 +462,13 @@ def upside_down(correct):
     return found and (found[1] / found[0] if found[0] else float("inf"))
 
 
+@wrong("accuracy", "divided by rank 0's own count")
+def by_its_own_count(correct):
+    right = correct.sum().float()
+    dist.reduce(right, 0)
+    return right.item() / max(len(correct), 1) if dist.get_rank() == 0 else None
+
+
 @wrong("accuracy", "does every rank call reduce")
 def only_who_wants_it(correct):
     found = torch.tensor([correct.sum(), len(correct)])
@@ -812,6 +819,16 @@ def never_above_the_cap(sizes, cap):
         else:
             buckets.append(size)
     return buckets
+
+
+@wrong("bucket_sizes", "What empties one when it leaves")
+def never_emptied(sizes, cap):
+    buckets, filled = [], 0
+    for size in sizes:
+        filled += size
+        if filled >= cap:
+            buckets.append(filled)
+    return buckets + [filled] * (filled > 0)
 
 
 @wrong("bucket_sizes", "a list of bytes")
@@ -2073,6 +2090,13 @@ def largest_rank():
     x = torch.tensor([dist.get_rank()])
     dist.all_reduce(x, op=dist.ReduceOp.MAX)
     return x.item()
+
+
+@wrong("how_many", "did rank 0 add nothing")
+def all_but_rank_0():
+    x = torch.tensor(float(dist.get_rank() > 0))
+    dist.all_reduce(x)
+    return int(x)
 
 
 @wrong("how_many", "must return an int, not a float32 tensor of shape")

@@ -260,6 +260,13 @@ def share_without_a_fraction(x):
     return x // total
 
 
+@wrong("share_of_sum", "the sum of the \\*other\\* ranks")
+def share_of_the_others(x):
+    total = x.clone()
+    dist.all_reduce(total)
+    return x / (total - x)
+
+
 @wrong("share_of_sum", "by the mean over the ranks")
 def share_of_the_mean(x):
     total = x.clone()
@@ -553,6 +560,15 @@ def group_of_rank_0_and_1(x):
     return total
 
 
+@wrong("pair_sum", "the mean of the pair")
+def mean_of_pair(x):
+    rank, n = dist.get_rank(), dist.get_world_size()
+    pairs = [dist.new_group(range(first, min(first + 2, n))) for first in range(0, n, 2)]
+    mean = x.clone()
+    dist.all_reduce(mean, op=dist.ReduceOp.AVG, group=pairs[rank // 2])
+    return mean
+
+
 @wrong("pair_sum", "every rank makes every group")
 def own_pair_alone(x):
     first = dist.get_rank() // 2 * 2
@@ -836,6 +852,13 @@ def draws_count(content):
     votes = torch.tensor(int(content))
     dist.all_reduce(votes)
     return 2 * votes.item() >= dist.get_world_size()
+
+
+@wrong("majority", "rank 0's opinion, on every rank")
+def as_rank_0_says(content):
+    said = torch.tensor(int(content))
+    dist.broadcast(said, src=0)
+    return bool(said)
 
 
 @wrong("majority", "even one that says no")

@@ -100,7 +100,8 @@ HOW_MANY = Task(
             "this is the sum of the ranks' numbers. What must each contribute instead, to count as one?",
         ),
         Suspect(
-            lambda args: [len(args) - 1] * len(args), "this is one too few, the last rank's number: ranks count from 0."
+            lambda args: [len(args) - 1] * len(args),
+            "this is one too few. Ranks count from 0: is it the last one's number, or did rank 0 add nothing?",
         ),
         Suspect(
             lambda args: [torch.tensor(float(len(args)))] * len(args),

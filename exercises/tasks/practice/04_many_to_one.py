@@ -73,6 +73,10 @@ ACCURACY = Task(
             "this is the accuracy of rank 0's own samples.",
         ),
         Suspect(
+            lambda args: on_zero(fraction(args) * sum(len(x) for (x,) in args) / max(len(args[0][0]), 1), args),
+            "all the right ones are divided by rank 0's own count. How many images are there on all ranks?",
+        ),
+        Suspect(
             lambda args: on_zero(in_a_byte(sum(int(x.sum()) for (x,) in args), sum(len(x) for (x,) in args)), args),
             "a byte counts to 255 and begins again at 0. Which dtype has room for all the images?",
         ),

@@ -41,6 +41,10 @@ SHARE_OF_SUM = Task(
             "this divides by the mean over the ranks, not by their sum.",
         ),
         Suspect(
+            lambda args: [x / (sum(y for (y,) in args) - x) for (x,) in args],
+            "this divides by the sum of the *other* ranks. The rank's own number is a part of the sum, too.",
+        ),
+        Suspect(
             lambda args: [sum(y for (y,) in args) / x for (x,) in args], "this is the sum by the rank's number, not the other way around."
         ),
     ),

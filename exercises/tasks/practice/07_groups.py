@@ -55,6 +55,10 @@ PAIR_SUM = Task(
             "this is the sum over the even ranks, or over the odd ones. Partners are neighbors: 0 and 1, 2 and 3.",
         ),
         Suspect(
+            lambda args: with_partner(args, lambda own, other, paired: (own + other) / 2 if paired else own),
+            "this is the mean of the pair. Which op gives its sum?",
+        ),
+        Suspect(
             lambda args: with_partner(args, lambda own, other, paired: other),
             "these are the partner's numbers. The sum has the rank's own, too.",
             where_wrong=True,

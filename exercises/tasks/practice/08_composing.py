@@ -309,7 +309,7 @@ TOP_PLACES = Task(
 OPINIONS = {
     "all say yes": lambda rank, n: True,
     "none says yes": lambda rank, n: False,
-    "only rank 0 says yes": lambda rank, n: rank == 0,
+    "only one says yes": lambda rank, n: rank == (0 if n == 3 else n - 1),
     "half of them say yes": lambda rank, n: rank < n // 2,
     "one more than half says yes": lambda rank, n: rank >= n - n // 2 - 1,
     "all but rank 0 say yes": lambda rank, n: rank > 0,
@@ -325,11 +325,11 @@ MAJORITY = Task(
     (
         Case(2, "none says yes"),
         Case(2, "all say yes"),
-        Case(3, "only rank 0 says yes"),
+        Case(3, "only one says yes"),
         Case(3, "all but rank 0 say yes"),
         Case(4, "half of them say yes"),
         Case(4, "one more than half says yes", late=3),
-        Case(5, "only rank 0 says yes"),
+        Case(5, "only one says yes"),
         Case(6, "half of them say yes"),
         Case(7, "one more than half says yes"),
         Case(8, "half of them say yes"),
@@ -345,6 +345,9 @@ MAJORITY = Task(
         Suspect(
             lambda args: [2 * yes(args) >= len(args)] * len(args),
             "this counts a draw as a majority. More than half is asked for.",
+        ),
+        Suspect(
+            lambda args: [args[0][0]] * len(args), "this is rank 0's opinion, on every rank. How do the others' count?"
         ),
         Suspect(
             lambda args: [yes(args) > 0] * len(args),

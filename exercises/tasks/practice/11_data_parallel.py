@@ -4,6 +4,7 @@ mean_in_one_call(gradients): the mean of each, by one collective.  bucket_sizes(
 clipped_mean(gradient, limit): the mean gradient, its norm within a limit.  in_sync(x): whether x has the same bits on every rank.
 """
 
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -96,6 +97,11 @@ def closed(sizes: list[int], cap: float, after: bool = True, strictly: bool = Fa
     return buckets + [filled] * (filled > 0 and rest)
 
 
+def never_emptied(sizes, cap):
+    filled = list(accumulate(sizes))
+    return [size for size in filled if size >= cap] + filled[-1:]
+
+
 def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding | None:
     expected = closed(*arguments)
     said = f"{BUCKETS} is wrong with {case.kind}"
@@ -112,6 +118,7 @@ def judged(case: Case, arguments: tuple, result: Any, budget: bool) -> Finding |
         ),
         (closed(*arguments, strictly=True), "a bucket that holds exactly `cap` is full."),
         (expected + [0], "an empty bucket doesn't leave."),
+        (never_emptied(*arguments), "these buckets only grow. What empties one when it leaves?"),
     )
     thought = next((thought for mistaken, thought in known if list(result) == mistaken), "")
     return Finding(

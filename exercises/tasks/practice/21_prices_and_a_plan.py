@@ -42,9 +42,9 @@ def least_tokens(flops, bandwidth, weight, gradient):
     return ceil(max(weight / 2, (weight + gradient) / 4) * flops / bandwidth)
 
 
-def fits_sharded(parameters, gpus, activations, memory, spare=1.2, whole=(16, 4, 2, 0)):
-    states = (parameters * (each + (16 - each) / gpus) for each in whole)
-    return next((stage for stage, each in enumerate(states) if spare * (each + activations) <= memory), None)
+def fits_sharded(parameters, gpus, activations, memory, spare=1.2, whole=(16, 4, 2, 0), states=16):
+    held = (parameters * (each + (states - each) / gpus) for each in whole)
+    return next((stage for stage, each in enumerate(held) if spare * (each + activations) <= memory), None)
 
 
 def idle_share(stages, chunks, sequences):
@@ -94,6 +94,7 @@ TASKS = (
             "7.5B on 8 GPUs": (7.5e9, 8, 10e9, 80e9),
             "7.5B on 8 GPUs, with more activations": (7.5e9, 8, 40e9, 80e9),
             "1B on 8 GPUs": (1e9, 8, 20e9, 80e9),
+            "2B on 8 GPUs, just without ZeRO": (2e9, 8, 33e9, 80e9),
             "70B on 512 GPUs, without tensor ranks": (70e9, 512, 194e9, 80e9),
             "13B on 64 GPUs": (13e9, 64, 25e9, 80e9),
             "405B on 8 GPUs": (405e9, 8, 10e9, 80e9),
@@ -106,6 +107,7 @@ TASKS = (
             lambda *given: fits_sharded(
                 *given, whole=(16, 12, 2, 0)
             ): "ZeRO 1 divides the optimizer's 12 bytes. 4 stay whole.",
+            lambda *given: fits_sharded(*given, whole=(18, 4, 2, 0), states=18): "a parameter's states take 16 bytes here: 12, 2 and 2.",
             lambda *given: 3: "take the smallest stage that fits, because each further one sends more or hides less.",
             lambda *given: fits_sharded(*given, whole=(0, 0, 0, 0)): "which bytes does each stage leave on every rank?",
         },
