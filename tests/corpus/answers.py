@@ -3044,7 +3044,7 @@ def one_hop_too_many(q, k, v, document):
     return result
 
 
-@wrong(ATTENTION, "taken for a different rank's")
+@wrong(ATTENTION, "taken for a different rank's|blocks of later ranks count too")
 def looks_the_other_way(q, k, v, document):
     rank, n = here()
 
@@ -4099,7 +4099,7 @@ def averaged_over_stages(gradient, tensor, pipeline):
     return mean_over(gradient, [range(first, n, n // pipeline) for first in range(n // pipeline)])
 
 
-@wrong(AVERAGE, "averaged over the stages, too. They hold different layers")
+@wrong(AVERAGE, "averaged over the stages(, too)?. They hold different layers")
 def averaged_with_other_stages(gradient, tensor, pipeline):
     rank, n = here()
     return mean_over(gradient, [range(place, n, tensor) for place in range(tensor)])
