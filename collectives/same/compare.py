@@ -13,7 +13,7 @@ from .naming import Pair, renamed
 from .places import Region, block, places
 from .records import FirstSteps, TensorStep
 from .relation import NOISE, TOLERANCES, Relation, close, clusters, error, factor, relation
-from .replay import differ, same_numbers
+from .replay import Join, joins, same_numbers
 
 LATER = 10  # times the tolerance from the second step on: rounding goes through an optimizer
 MOST_BUFFERS = 3  # that are named
@@ -29,15 +29,14 @@ def compare(ranks: Sequence[FirstSteps], one: FirstSteps) -> Comparison:
     return _Comparing(list(ranks), one).judged()
 
 
-def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool, int], FirstSteps | str]) -> Comparison:
+def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[Join, int], FirstSteps | str]) -> Comparison:
     """Compare with one process, which `alone` runs.
 
-    alone: returns its record, or a sentence on why it can't run.  Its arguments are whether it also gets all ranks' parts of
-        tensors that the program cuts, or writes down, by rank (only if it can't be compared without, since some aren't
-        data), and how its gradients are shaken (see first_steps.recorded).
+    alone: returns its record, or a sentence on why it can't run.  Its arguments are what it gets of all ranks (the next Join
+        only if it can't be compared with the last), and how its gradients are shaken (see first_steps.recorded).
     """
     latest: Comparison | None = None
-    for join in (False, True):
+    for join in joins([record.feed for record in ranks]):
         single = alone(join, 0)
         if isinstance(single, str):
             comparison = Comparison("cannot compare", single, len(ranks), remarks=clues.of_ranks(ranks))
@@ -49,8 +48,6 @@ def beside_one_process(ranks: Sequence[FirstSteps], alone: Callable[[bool, int],
             return comparison
         if latest is None or not isinstance(single, str):
             latest = comparison
-        if not differ([record.feed for record in ranks]):
-            break
     return latest
 
 

@@ -25,7 +25,7 @@ from ..rank.torch_private import DispatchMode, local
 from . import marks
 from .handling import ADDERS, HANDLED, SMALL, Handling, address
 from .records import CallMade, FirstSteps, Parameter, TensorStep
-from .replay import Feed, batches_through, every_group_is_its_own, samplers_through
+from .replay import Feed, Join, batches_through, every_group_is_its_own, samplers_through
 from .variables import containing, leaves, names_read_later, variable
 
 SEED = 1000  # of rank 0
@@ -49,7 +49,7 @@ class recorded:
 
     others: the feeds of the ranks whose data it gets, for one process that does the work of all.
     steps: how many to record.  stop: end `fn` at the first forward after them.
-    joined: whether the process also gets all ranks' parts of what the program itself cuts, or writes down, by rank.
+    join: of which tensors the process gets all ranks' rows.
     shaken: 1 or -1 to add to gradients, or subtract, as much as rounding may change them.
     """
 
@@ -59,10 +59,10 @@ class recorded:
         others: list[Feed] | None = None,
         steps: int = STEPS,
         stop: bool = False,
-        joined: bool = False,
+        join: Join = Join(),
         shaken: int = 0,
     ) -> None:
-        self.fn, self.others, self.steps, self.stop, self.joined, self.shaken = fn, others, steps, stop, joined, shaken
+        self.fn, self.others, self.steps, self.stop, self.join, self.shaken = fn, others, steps, stop, join, shaken
         self.__name__ = getattr(fn, "__name__", type(fn).__name__)
         self._recorder: Recorder | None = None
 
@@ -75,7 +75,7 @@ class recorded:
 
     def __call__(self, *args: Any, **kwargs: Any) -> FirstSteps:
         torch.manual_seed(SEED + int(os.environ["RANK"]))  # an unseeded rank draws other numbers than its neighbors
-        recorder = self._recorder = Recorder(self.others, self.steps, self.stop, self.joined, self.shaken)
+        recorder = self._recorder = Recorder(self.others, self.steps, self.stop, self.join, self.shaken)
         for value in (*args, *kwargs.values()):
             if isinstance(value, nn.Module):
                 recorder.register(value, passed=True)
@@ -99,11 +99,11 @@ class Recorder:
     """Fills FirstSteps."""
 
     def __init__(
-        self, others: list[Feed] | None, steps: int, stop: bool = False, joined: bool = False, shaken: int = 0
+        self, others: list[Feed] | None, steps: int, stop: bool = False, join: Join = Join(), shaken: int = 0
     ) -> None:
         self.record, self.steps, self.stop, self.busy = FirstSteps(), steps, stop, False
         self.shaken, self._noise = shaken, torch.Generator().manual_seed(0)
-        self.others, self.joined, self.handling = others, joined, Handling(self.record)
+        self.others, self.join, self.handling = others, join, Handling(self.record)
         self._names: dict[int, str] = {}  # of modules
         self._modules: list[nn.Module] = []  # kept alive: an id is a name
         self._roots: list[tuple[nn.Module, str]] = []  # with the prefix of their names
@@ -389,7 +389,7 @@ class Recorder:
         if self._stack:
             self.record.doubt("random numbers are drawn in a forward: give them a seed that doesn't depend on the rank")
             return made
-        return self.record.feed.drawn(made, self.others)
+        return self.record.feed.drawn(made, self.others, self.join.weights)
 
     def source(self, tensor: torch.Tensor) -> torch.Tensor:
         """A tensor of the program's own numbers, or a part of one."""
@@ -402,7 +402,7 @@ class Recorder:
                 return tensor
             if is_learners(frame.f_code.co_filename) and self.record.feed.has_all_of(str(line)):
                 self._complete.add(place)
-            return self.record.feed.source(str(line), tensor, self.others, self.joined)
+            return self.record.feed.source(str(line), tensor, self.others, self.join.parts)
 
     def call(self, made: CallMade) -> None:
         averages = any(owner.startswith("parameter") for owner in made.about)  # which local SGD does after some steps
@@ -453,7 +453,7 @@ class Recorder:
                     if _has_memory(buffer):
                         self.record.buffers[_clean(name)] = _plain(buffer)
             weights = {address(p) for p in self._live.values() if _has_memory(p)}
-            self.record.feed.finish(lambda tensor: address(tensor) in weights)
+            self.record.feed.finish(lambda tensor: address(tensor) in weights, {p.shape for p in self._live.values()})
 
     def _drop_leaves(self) -> None:
         """Leave out tensors that only carry gradients, if others are trained: a module's, or any that were updated."""

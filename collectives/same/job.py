@@ -3,6 +3,7 @@
 torchrun --nproc-per-node 4 -m collectives.watch --same train.py
 """
 
+import json
 import os
 import pickle
 import shutil
@@ -19,9 +20,10 @@ from .compare import beside_one_process
 from .comparison_text import text
 from .findings import Comparison
 from .first_steps import FirstSteps, recorded
+from .replay import Join
 
 ALONE = "COLLECTIVES_SAME_FOLDER"  # set for the one process: where the ranks' records are
-JOINED = "COLLECTIVES_SAME_JOINED"  # "1" where it also gets all ranks' parts of what the program cuts by rank
+JOINED = "COLLECTIVES_SAME_JOINED"  # its Join, as JSON
 SHAKEN = "COLLECTIVES_SAME_SHAKEN"  # "1" or "-1" where its gradients are rounded otherwise
 LAST_WORDS = 5.0  # seconds, in which a rank that has stopped may still be heard by others
 PATIENCE = 120.0  # seconds, from a rank's first steps until the last rank has made its own
@@ -87,18 +89,20 @@ def _compared(where: Path, files: list[Path], environ: dict[str, str]) -> Compar
     environ |= dict(RANK="0", LOCAL_RANK="0", WORLD_SIZE="1", LOCAL_WORLD_SIZE="1", MASTER_ADDR="127.0.0.1")
     environ[ALONE] = str(where.absolute())
 
-    def alone(join: bool, shaken: int) -> FirstSteps | str:
+    def alone(join: Join, shaken: int) -> FirstSteps | str:
         (where / "one").unlink(missing_ok=True)
-        environ.update({"MASTER_PORT": str(_free_port()), JOINED: str(int(join)), SHAKEN: str(shaken)})
+        environ.update({"MASTER_PORT": str(_free_port()), JOINED: json.dumps(join), SHAKEN: str(shaken)})
         ended = subprocess.run([sys.executable, *sys.orig_argv[1:]], env=environ, capture_output=True, text=True)
         record = _loaded(where / "one") if (where / "one").exists() else "it wrote no record"
         if not isinstance(record, str):
             return record
-        if not join:
-            print(ended.stderr[-2000:], file=sys.stderr)
-        return f"the script fails in one process: {record}. It has to run with a world size of 1"
+        failures[f"the script fails in one process: {record}. It has to run with a world size of 1"] = ended.stderr
+        return list(failures)[-1]
 
-    return beside_one_process(records, alone)
+    failures: dict[str, str] = {}  # a reason -> what the script wrote
+    comparison = beside_one_process(records, alone)
+    print(failures.get(comparison.reason, "")[-2000:], end="", file=sys.stderr)
+    return comparison
 
 
 def _alone(start: Callable[[], None], where: Path) -> int:
@@ -106,8 +110,8 @@ def _alone(start: Callable[[], None], where: Path) -> int:
     ranks = sorted((file for file in where.iterdir() if file.name.isdigit()), key=lambda file: int(file.name))
     feeds = [_loaded(file).feed for file in ranks]
     try:
-        joined, shaken = os.environ[JOINED] == "1", int(os.environ[SHAKEN])
-        _save(where / "one", recorded(start, feeds, stop=True, joined=joined, shaken=shaken)())
+        join, shaken = Join(*json.loads(os.environ[JOINED])), int(os.environ[SHAKEN])
+        _save(where / "one", recorded(start, feeds, stop=True, join=join, shaken=shaken)())
     except BaseException as error:
         _save(where / "one", f"{type(error).__name__}: {error}".split("\n")[0])
         raise

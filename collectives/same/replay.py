@@ -3,12 +3,19 @@
 import pickle
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Callable, Iterator
+from typing import Any, Callable, Iterator, NamedTuple
 
 import torch
 
 LARGEST = 50_000_000  # numbers of a draw that is kept
 LARGEST_SOURCE, MOST_SOURCES = 100_000, 16  # numbers of each, and how many from each line
+
+
+class Join(NamedTuple):
+    """The tensors of which one process gets all ranks' rows, besides batches and other draws of random numbers."""
+
+    parts: bool = False  # those that the program cuts, or writes down, by rank
+    weights: bool = True  # draws of a parameter's shape: else each is its own, as of a program that seeds them by names
 
 
 @dataclass
@@ -22,20 +29,27 @@ class Feed:
     sources: dict[str, list[torch.Tensor]] = field(default_factory=dict)
     originals: list[torch.Tensor] = field(default_factory=list)  # the program's, of draws
     weights: set[int] = field(default_factory=set)  # the draws that became parameters
+    shapes: set[torch.Size] = field(default_factory=set)  # of parameters
     counts: list[int] = field(default_factory=lambda: [0, 0, 0])  # draws, batches and rows that were asked for
 
-    def drawn(self, made: torch.Tensor, others: list["Feed"] | None) -> torch.Tensor:
-        """A draw of random numbers; with the feeds of other ranks, all of their rows instead."""
-        k = self._next(0)
+    def drawn(self, made: torch.Tensor, others: list["Feed"] | None, weights: bool = True) -> torch.Tensor:
+        """A draw of random numbers; with the feeds of other ranks, all of their rows instead. weights: as in Join."""
         if others is None:
             kept = made if made.numel() <= LARGEST else made[:0]
             self.draws.append(kept.detach().clone())  # the program may write into its own
             self.originals.append(made)
             return made
-        if all(k < len(feed.draws) for feed in others):
-            if any(k in feed.weights for feed in others):
-                return others[0].draws[k].clone().requires_grad_(made.requires_grad)
-            return joined([feed.draws[k] for feed in others]).requires_grad_(made.requires_grad)
+        draws = [feed.draws for feed in others]
+        if not weights:
+            shapes = set().union(*(feed.shapes for feed in others))
+            if made.shape in shapes:
+                return made
+            draws = [[draw for draw in of_rank if draw.shape not in shapes] for of_rank in draws]
+        k = self._next(0)
+        if all(k < len(of_rank) for of_rank in draws):
+            if weights and any(k in feed.weights for feed in others):
+                return draws[0][k].clone().requires_grad_(made.requires_grad)
+            return joined([of_rank[k] for of_rank in draws]).requires_grad_(made.requires_grad)
         return made
 
     def batch(self, batch: Any, others: list["Feed"] | None) -> Any:
@@ -75,14 +89,24 @@ class Feed:
         """Whether no more tensors of a line are kept."""
         return len(self.sources.get(line, ())) >= MOST_SOURCES
 
-    def finish(self, is_weight: Callable[[torch.Tensor], bool]) -> None:
-        """Note the draws that have become parameters, which aren't data."""
+    def finish(self, is_weight: Callable[[torch.Tensor], bool], shapes: set[torch.Size]) -> None:
+        """Note the draws that have become parameters, which aren't data, and the shapes of all parameters."""
+        self.shapes = shapes
         self.weights = {k for k, made in enumerate(self.originals) if made.numel() and is_weight(made)}
         self.originals.clear()
 
     def _next(self, kind: int) -> int:
         self.counts[kind] += 1
         return self.counts[kind] - 1
+
+
+def joins(feeds: list[Feed]) -> Iterator[Join]:
+    """Ways to feed one process, the likeliest first."""
+    yield Join()
+    if differ(feeds):
+        yield Join(parts=True)
+    if any(draw.shape in feed.shapes for feed in feeds for draw in feed.draws):
+        yield Join(weights=False)
 
 
 def differ(feeds: list[Feed]) -> bool:

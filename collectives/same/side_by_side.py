@@ -11,6 +11,7 @@ from .compare import beside_one_process
 from .comparison_text import text
 from .findings import Comparison
 from .first_steps import STEPS, FirstSteps, recorded
+from .replay import Join
 
 # Modules that a rank would import when it first uses them.
 MODULES = (
@@ -75,8 +76,8 @@ def same(
     records: list[FirstSteps] = many.results
     feeds = [record.feed for record in records]
 
-    def alone(join: bool, shaken: int) -> FirstSteps | str:
-        single = recorded(reference or fn, feeds, steps, joined=join, shaken=shaken)
+    def alone(join: Join, shaken: int) -> FirstSteps | str:
+        single = recorded(reference or fn, feeds, steps, join=join, shaken=shaken)
         try:
             return run(single, *args, world_size=1, **options).results[0]
         except RunError as failed:

@@ -1073,6 +1073,22 @@ def own_expert_under_one_name():
     optimizer.step()
 
 
+@right()
+def experts_drawn_by_name():
+    """Right: each rank draws the first values of its own experts, each from a seed of its name, and copies them."""
+    rank, n = where()
+    mine = range(4 // n * rank, 4 // n * (rank + 1))
+    model = nn.ModuleDict({f"expert{k}": nn.Linear(16, 16, bias=False) for k in mine})
+    for name, p in model.named_parameters():
+        p.data.copy_(torch.randn(p.shape, generator=torch.Generator().manual_seed(ord(name[6]))) / 4)
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    x, y = batch()
+    for _ in range(2):
+        F.cross_entropy(Sum.apply(sum(expert(x) for expert in model.values())), y).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+
 @cannot("starts with other values on", "pass it in")
 def divided_weights_drawn_by_rank():
     """Right: each rank draws its own part of a divided layer."""
