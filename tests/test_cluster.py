@@ -20,6 +20,7 @@ from collectives.judge import wording
 from collectives.log.event import Event, Failure, Line, Summary
 from collectives.log.messages import (
     Called,
+    Caught,
     Completed,
     Failed,
     Grouped,
@@ -31,6 +32,7 @@ from collectives.log.messages import (
     WorkBegan,
 )
 from collectives.machines import rails
+from collectives.watch import report
 from collectives.watch.job_judge import ENDING_SECONDS, KEPT_CALLS, Judge
 from collectives.watch.lines import RETURN_MESSAGE, Reader, decode_line
 from collectives.watch.message_decoder import MessageDecoder
@@ -451,6 +453,32 @@ def left_by(returned, *failed, ended=()):
 def test_who_left_early_is_named_and_none_of_those_that_failed_for_it(ended):
     failed = {0, 2, 3} - {rank for rank, _ in ended}
     assert "rank 1 returned after 0 calls. This can never finish" in left_by(1, *failed, ended=ended)
+
+
+TIMED_OUT = "Timed out waiting 20000ms for recv operation to complete"
+
+
+@pytest.mark.parametrize("caught", [False, True])
+def test_a_limit_that_ends_the_wait_for_a_late_rank_leads_to_that_rank(caught, monkeypatch):
+    """In a group with a short limit, whose error may be caught: those that ran into it are the late one's victims."""
+    judge, began = Judge(4, patience=60), time.monotonic()
+    for rank in (0, 2, 3):
+        judge.take(rank, Called(Event(rank, 0, "all_reduce", (0, 1, 2, 3), group_name="7")))
+        judge.take(rank, Waiting(0, 0.0, True, "main"))
+    monkeypatch.setattr(time, "monotonic", lambda: began + 20)
+    judge.take(0, Caught(f"RuntimeError: {TIMED_OUT}", Line("train.py", 7, "step"), 1, 1))
+    if caught:  # and the ranks go on
+        judge.take(0, Completed(0, None, None, False, None))
+        judge.take(0, Called(Event(0, 1, "barrier", (0, 1, 2, 3), group_name="0")))
+        judge.take(0, Failed(Failure("ValueError", "no such layer", [], True)))
+    else:
+        for rank in (0, 2, 3):
+            judge.take(rank, Failed(Failure("RuntimeError", TIMED_OUT, [], True)))
+            judge.take(rank, Completed(0, None, None, False, None))
+    judge.nothing_more()
+    verdict = judge.conclude()
+    assert ("Rank 1 may hold up the other 3" in wording.words(verdict)) != caught, wording.words(verdict)
+    assert report.culprits(verdict, 4) == ((0,) if caught else (1,))
 
 
 def test_what_ends_all_ranks_is_told_as_that():

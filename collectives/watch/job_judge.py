@@ -20,7 +20,7 @@ KEPT_CALLS = 256  # complete ones; the last before a wrong call show whether ran
 GRACE_SECONDS = 0.5  # for more to arrive that belongs to a verdict
 ENDING_SECONDS = 5.0  # for all ranks to have ended, once a signal from outside has ended one: the machine may be busy
 STOOD_SECONDS = 2.0  # without a message; then the standstill before a rank's end is reported
-UNSEEN = "disappeared without an error on another host: killed, or ended by os._exit,"
+UNSEEN = "disappeared without an error: killed, or ended by os._exit,"
 
 
 class Judge:
@@ -48,8 +48,10 @@ class Judge:
 
     def take(self, rank: int, message: messages.Message) -> None:
         kind = type(message)
-        if kind is messages.Failed:
+        if kind in (messages.Failed, messages.Caught) or kind is messages.Completed and message.end is None:  # a failed wait may end it
             self._ends()
+        elif kind is messages.Called and not self._monitor.failures and self._ended_since is None:
+            self._stood = None  # the program caught it
         self._progress, self._still_told = time.monotonic(), False
         if kind is messages.NotFinite and (event := self._monitor.event(rank, message.index)):
             self._notes.not_finite(event, self._monitor.call_of(event))

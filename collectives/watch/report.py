@@ -7,7 +7,7 @@ from pathlib import Path
 from ..judge import wording
 from ..judge.verdict import Standstill, Verdict
 from ..judge.wording.failures import killed_by
-from ..judge.wording.phrases import few
+from ..judge.wording.phrases import alike, few
 from ..log.event import Failure, Line
 
 RULE = "-" * 80
@@ -48,6 +48,7 @@ def report(verdict: Verdict, where: dict[int, RankPlace]) -> str:
 
 def culprits(verdict: Verdict, world_size: int) -> tuple[int, ...]:
     """The ranks to look at first; empty where the verdict is about all of them alike."""
+    verdict = getattr(verdict, "stood", None) or verdict  # whose end may follow from a rank that they waited for
     causes = {rank for cause in getattr(verdict, "causes", ()) for rank in cause.ranks}
     ranks = causes or getattr(verdict, "absent", ()) or verdict.ranks
     return tuple(sorted(ranks)) if len(ranks) < world_size else ()
@@ -61,11 +62,8 @@ def pointer(ranks: tuple[int, ...], folder: Path) -> str:
 
 def stacks(where: dict[int, RankPlace]) -> list[str]:
     """Every rank's host, process and stack; a stack that several ranks share is written once."""
-    alike: dict[tuple, list[int]] = {}
-    for rank, place in sorted(where.items()):
-        alike.setdefault((place.connected, place.end, place.stack), []).append(rank)
     lines = []
-    for ranks in alike.values():
+    for ranks in alike((rank, (place.connected, place.end, place.stack)) for rank, place in sorted(where.items())).values():
         lines += [f"rank {rank}, host {where[rank].host}, process {where[rank].pid}" for rank in ranks]
         lines += [f"    {line}" for line in _stack_lines(where[ranks[0]])]
     return lines
