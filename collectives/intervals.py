@@ -12,3 +12,8 @@ def merge(intervals: Iterable[tuple[float, float]]) -> list[tuple[float, float]]
         else:
             apart.append((start, end))
     return apart
+
+
+def covered(intervals: Iterable[tuple[float, float]]) -> float:
+    """The length that is covered by any of them."""
+    return sum(end - start for start, end in merge(intervals))

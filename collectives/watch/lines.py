@@ -44,15 +44,7 @@ from ..log.event import Event, Failure, Line, Summary, Value
 from ..rank.tensors import outline
 
 RETURN_MESSAGE = messages.Returned(b"", (None, None), None, [])  # of a script, which has no result
-_SEPARATE = {
-    "rank",
-    "index",
-    "op",
-    "group",
-    "start",
-    "before",
-    "step",
-}  # fields of an event that have their own place
+_SEPARATE = {"rank", "index", "op", "group", "start", "before", "step"}  # fields of an event that have their own place
 _FIELDS = {f.name: f.default for f in dataclasses.fields(Event) if f.name not in _SEPARATE}
 Text = Callable[[Line | None], Line | None]
 

@@ -1,4 +1,4 @@
-"""A rank's records, as teller.py writes them into its ring, read: messages, and the lines of the job's record."""
+"""A rank's records, as message_encoder.py writes them into its ring, read: messages, and the lines of the job's record."""
 
 from __future__ import annotations
 

@@ -29,13 +29,7 @@ CALLED, WAITED, COMPLETED, LENGTH, LEFT = map(struct.Struct, ("<BIQd", "<BQd?", 
 FULL = struct.Struct(CALLED.format + (WAITED.format + COMPLETED.format).replace("<", ""))  # as most calls are written
 MAX_LANES = 1000  # listed at the beginning of a segment
 _ROOM = 64  # bytes, more than any record but a line takes
-_OWN_FIELDS = {
-    "index",
-    "start",
-    "step",
-    "before",
-    "after",
-}  # fields of an event in which calls of one signature differ
+_OWN_FIELDS = {"index", "start", "step", "before", "after"}  # fields of an event in which calls of one signature differ
 _shared_fields = attrgetter(*(f.name for f in dataclasses.fields(Event) if f.name not in _OWN_FIELDS))
 _UNTOLD = object()
 

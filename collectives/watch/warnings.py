@@ -6,7 +6,7 @@ from math import inf
 from typing import Iterable
 
 from ..format import name_ranks
-from ..judge.wording.phrases import drop_note, source
+from ..judge.wording.phrases import alike, drop_note, source
 from ..log import messages
 from ..log.calls import Call
 from ..log.event import Event, Failure
@@ -143,7 +143,4 @@ def _received(e: Event, call: Call) -> bool:
 
 def _group_equal(ranks: Iterable[int], states: dict[int, tuple]) -> list[list[int]]:
     """The ranks, grouped by equal state."""
-    groups = defaultdict(list)
-    for rank in ranks:
-        groups[states[rank]].append(rank)
-    return list(groups.values())
+    return [*alike((rank, states[rank]) for rank in ranks).values()]

@@ -2,7 +2,7 @@
 
 import re
 from collections import Counter
-from typing import Hashable, Iterable, Sequence
+from typing import Any, Iterable, Sequence
 
 from ...format import align, name_ranks, runs
 from ...log.calls import Call
@@ -135,11 +135,11 @@ def numbered(calls: Sequence[Call]) -> str:
     return f"calls {first} {'and' if len(calls) == 2 else 'to'} {last}"
 
 
-def alike(said: Iterable[tuple[int, Hashable]]) -> dict[Hashable, list[int]]:
-    """The ranks grouped by their description."""
-    groups: dict[Hashable, list[int]] = {}
-    for rank, words in said:
-        groups.setdefault(words, []).append(rank)
+def alike(said: Iterable[tuple[Any, Any]]) -> dict[Any, list]:
+    """Ranks, or other things, grouped by their description."""
+    groups: dict[Any, list] = {}
+    for thing, words in said:
+        groups.setdefault(words, []).append(thing)
     return groups
 
 

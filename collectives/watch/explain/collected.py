@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Iterator
 
 from ...format import span
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import alike, few
 from .text import LogLine, listed
 
 _STATE = re.compile(r"State:\s+([A-Z]) \((.+)\)")
@@ -80,10 +80,8 @@ class Collected:
     def sentences(self) -> Iterator[str]:
         """A sentence for each state in which a process makes no progress."""
         for letter, what in STATES.items():
-            alike: dict[str, list[int]] = defaultdict(list)
-            for rank in sorted(self.states.get(letter, ())):
-                alike[self._wait(rank) if letter == "D" else ""].append(rank)
-            for wait, ranks in alike.items():
+            states = ((rank, self._wait(rank) if letter == "D" else "") for rank in sorted(self.states.get(letter, ())))
+            for wait, ranks in alike(states).items():
                 whose = f"Rank {ranks[0]}'s process" if len(ranks) == 1 else f"Each process of {few(ranks)}"
                 yield f"{whose} {what} (state {letter}{wait})."
 

@@ -138,33 +138,21 @@ class PortCounters:
         """A sentence for each of the ports whose counters grow most; without a second reading, for the largest counters."""
         rows = list(self._rows())
         grown = [row for row in rows if row[1]]
-        shown = sorted(
-            grown or rows,
-            key=lambda row: (ORDER.index(row[0]), -max(row[1].values(), default=0), -max(row[2].values())),
-        )
+        is_one = len({host for *_, (host, _) in grown}) == 1 < len({host for host, _ in self.ports})
+        shown = sorted(grown or rows, key=lambda row: (ORDER.index(row[0]), -max(row[1].values(), default=0), -max(row[2].values())))
         for meaning, growth, values, (host, port) in shown[:MOST_PORTS]:
-            ranks = sorted(rank for rank, name in host_map.of_rank.items() if name == host)
+            ranks = host_map.ranks_on(host)
             where = f"{host or 'A host that the file does not name'}{f' ({few(ranks)})' if ranks else ''}{f', {port}' if port else ''}"
-            if (
-                growth
-                and meaning == FULL
-                and len({at[0] for _, growing, _, at in grown if growing}) == 1 < len({at[0] for at in self.ports})
-            ):
-                meaning = "congestion, or lost packets, on the path of this host alone"
+            largest = sorted(growth or values, key=lambda name: -(growth or values)[name])[:4]
             if growth:
-                parts = [
-                    f"{name} by {n:,} to {values[name]:,}"
-                    for name, n in sorted(growth.items(), key=lambda item: -item[1])
-                ]
-                yield f"Counters of {where} grew between two readings: {', '.join(parts[:4])}: {meaning}."
+                parts = (f"{name} by {growth[name]:,} to {values[name]:,}" for name in largest)
+                means = "congestion, or lost packets, on the path of this host alone" if is_one and meaning == FULL else meaning
+                yield f"Counters of {where} grew between two readings: {', '.join(parts)}: {means}."
             else:
-                parts = [f"{name} {n:,}" for name, n in sorted(values.items(), key=lambda item: -item[1])]
-                yield f"Counters of {where}: {', '.join(parts[:4])}."
+                yield f"Counters of {where}: {', '.join(f'{name} {values[name]:,}' for name in largest)}."
         if len(shown) > MOST_PORTS:
             yield f"({len(shown) - MOST_PORTS:,} more ports have such counters.)"
-        old = sorted(
-            {host for _, growth, values, (host, _) in rows if not growth and max(values.values()) > 10 and host}
-        )
+        old = sorted({host for _, growth, values, (host, _) in rows if not growth and max(values.values()) > 10 and host})
         if grown and old:
             yield f"The counters of {listed(old)} did not grow: they are from an earlier time."
         if rows and not grown:
@@ -174,9 +162,7 @@ class PortCounters:
                 if again
                 else "None of them grew between two readings, so they are from an earlier time."
             )
-        if stuck := sorted(
-            {name for row in rows for name, n in row[2].items() if n == LARGEST.get(name) and name not in row[1]}
-        ):
+        if stuck := sorted({name for row in rows for name, n in row[2].items() if n == LARGEST.get(name) and name not in row[1]}):
             yield f"A counter at its largest value can't grow ({', '.join(stuck[:3])}): clear it, and read it again."
 
     def _rows(self) -> Iterator[tuple[str, dict[str, int], dict[str, int], tuple[str, str]]]:

@@ -37,7 +37,7 @@ from .plain import Unusable
 from .ras import Ras
 from .runs import EVER, RunMoment, RunSpan, place
 from .stacks import Stacks, rank_in
-from .text import LogLine, Text, dated, line, listed, stamp, unpacked
+from .text import BLOCK, LogLine, Text, dated, line, listed, stamp, unpacked
 from .traces import Trace
 from .dumped_job import DumpedJob
 from .watchdog import Log, failing
@@ -46,6 +46,7 @@ STDIN = "-"
 SECONDS = 10.0  # between the two times that a running job is asked
 FIRST_TIME = 10**18  # nanoseconds since the epoch, in 2001: a smaller time is an order alone
 HEAD = 1 << 16  # bytes by which a file's kind is known
+MOST_BYTES = 4 << 30  # of a file that is read as a whole
 _COLORED = re.compile(rb"(?:\s|OK|\x1b\[[\d;]*m)*\x1b\[[\d;]*m\s*[{\[]\s*(?:\x1b|[\"{\[])")  # JSON
 _PACKED = {b"PK\x03\x04": "zip, or a checkpoint", b"\x28\xb5\x2f\xfd": "zstd", b"\xfd7zXZ": "xz", b"BZh": "bzip2"}
 MOST_CUT = 3  # kernel logs that end within a line, that are quoted
@@ -145,7 +146,7 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
             elif is_stream(path):
                 name = "standard input" if path == STDIN else path
                 with _noted(name, evidence), nullcontext(sys.stdin.buffer) if path == STDIN else open(path, "rb") as stream:
-                    if not _take_source(source := _Source(stream), name, source.read, evidence, shared):
+                    if not _take_source(_Source(stream), name, evidence, shared):
                         evidence.others.append(name)
     if before:
         evidence.dumps = [record for record in evidence.dumps if window.holds(_last_made(record) / 1e9)]
@@ -172,12 +173,12 @@ def gather(paths: Iterable[str | Path], window: RunSpan = EVER, before: "Evidenc
         cut = {evidence.host_map.of_file(name) or name: last for name, last in evidence.quiet.items() if last}
         evidence.said += [f"The log of {host} ends within a line, which may be a fault's: '{shortened(last, 80)}'." for host, last in [*cut.items()][:MOST_CUT]]
         evidence.said += [f"({len(cut) - MOST_CUT:,} more end so.)"] * (len(cut) > MOST_CUT)
-    plain, gathered = [], Counter()
+    plain, gathered = {}, Counter()
     for name in evidence.others:
         if is_collected(name):
             gathered[name.split(".")[-2]] += 1
         else:
-            plain.append(name)
+            plain[name] = None
     if gathered:
         kinds = ", ".join(f"{kind} ({n:,})" for kind, n in sorted(gathered.items()))
         evidence.said.append(f"Nothing is recognized in these of `collect`'s files: {kinds}.")
@@ -333,7 +334,7 @@ def _ask_ras(address: str, evidence: Evidence, shared: dict) -> None:
     """Add the answers of NCCL's RAS service."""
     evidence.ras.apart = duration(SECONDS)
     for answer in _twice(ras.ask, address, evidence):
-        if not _take_source(_Source(io.BytesIO(answer)), address, lambda: answer, evidence, shared):
+        if not _take_source(_Source(io.BytesIO(answer)), address, evidence, shared):
             raise ValueError(
                 f"the answer of {address} isn't one of NCCL's RAS: {answer[:80].decode(errors='replace')!r}."
             )
@@ -360,8 +361,7 @@ def _take(file: Path, evidence: Evidence, shared: dict) -> bool:
         packed = raw.read(2) == b"\x1f\x8b"
         raw.seek(0)
         try:
-            source = _Source(gzip.GzipFile(fileobj=raw) if packed else raw)
-            return _take_source(source, str(file), lambda: plain.data_of(file), evidence, shared)
+            return _take_source(_Source(gzip.GzipFile(fileobj=raw) if packed else raw), str(file), evidence, shared)
         except (EOFError, zlib.error, gzip.BadGzipFile) as error:
             raise Unusable(f"is compressed and cut short or damaged ({error})") from None
 
@@ -373,22 +373,31 @@ class _Source:
         self._stream, self.head = stream, stream.read(HEAD)
         self._left = self.head
 
-    def read(self, n: int = -1) -> bytes:
+    def read(self, n: int) -> bytes:
         left, self._left = self._left, b""
-        return left + self._stream.read(n if n < 0 else max(0, n - len(left)))
+        return left + self._stream.read(max(0, n - len(left)))
+
+    def whole(self) -> bytearray:
+        """All that it holds. Raises Unusable for more than any record has: a compressed file may hold anything."""
+        data = bytearray()
+        while block := self.read(BLOCK):
+            data += block
+            if len(data) > MOST_BYTES:
+                raise Unusable(f"is larger than {MOST_BYTES >> 30} GiB")
+        return data
 
 
-def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence: Evidence, shared: dict) -> bool:
-    """Read what a file, or standard input, has.  data: reads all of it."""
+def _take_source(source: _Source, path: str, evidence: Evidence, shared: dict) -> bool:
+    """Read what a file, or standard input, has."""
     head = source.head
     if not head.strip():
         raise Unusable("is empty: its process was ended before it wrote anything")
     if head.startswith((codecs.BOM_UTF8, codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)) or _COLORED.match(head):  # a shell of Windows; jq -C
         code = "utf-16" if head[:1] in b"\xff\xfe" else "utf-8-sig"
-        plain_text = re.sub(r"\x1b\[[\d;]*m", "", data().decode(code, "replace")).encode()
-        return _take_source(_Source(io.BytesIO(plain_text)), path, lambda: plain_text, evidence, shared)
+        plain_text = re.sub(r"\x1b\[[\d;]*m", "", source.whole().decode(code, "replace")).encode()
+        return _take_source(_Source(io.BytesIO(plain_text)), path, evidence, shared)
     if head[:1] == b"\x80":
-        content = plain.unpickled(data())
+        content = plain.unpickled(source.whole())
         if not dump.is_dump(content):
             raise Unusable("is a pickle but not a flight-recorder dump: it has no entries")
         evidence.dumps.append(dump.read(content, path, shared))
@@ -399,11 +408,11 @@ def _take_source(source: _Source, path: str, data: Callable[[], bytes], evidence
         evidence.others.append(f"{Path(path).name} (binary)")
         return True
     if re.match(rb"\s*<(!doctype|html)", head, re.IGNORECASE):
-        return _take_page(data().decode(errors="replace"), path, evidence, shared)
+        return _take_page(source.whole().decode(errors="replace"), path, evidence, shared)
     answered = re.match(rb"(\s*OK\s)*\s*", head)  # RAS answers "OK" to SET FORMAT json before the JSON itself
     start = answered.end() if answered else 0
     if re.match(rb"\{|\[\s*[{\[]", head[start:]) and not _is_lines_of_json(head):
-        return _take_json(path, data()[start:], evidence, shared)
+        return _take_json(path, source.whole()[start:], evidence, shared)
     return _read_text(source, path, evidence)
 
 
@@ -501,7 +510,7 @@ def _moment(record: LogLine, rank: int | None) -> RunMoment | None:
     return None
 
 
-def _take_json(path: str, data: bytes, evidence: Evidence, shared: dict) -> bool:
+def _take_json(path: str, data: bytearray, evidence: Evidence, shared: dict) -> bool:
     if b'"coll_perf"' in data[:65536]:
         return evidence.measured.read_objects(data.decode(errors="replace"))
     content = plain.unjsoned(data)
@@ -534,14 +543,10 @@ def _one_of_each_rank(evidence: Evidence) -> list[Dump]:
     """One dump per rank: the one with the newest call, if there are several."""
     best: dict[int, Dump] = {}
     for record in evidence.dumps:
-        other = best.get(record.rank)
-        if other is None:
-            best[record.rank] = record
-            continue
-        best[record.rank] = newer = max(other, record, key=_last_made)
-        older = record if newer is other else other
+        older, newer = sorted((best.setdefault(record.rank, record), record), key=_last_made)
         if _last_made(older) == _last_made(newer):
             continue  # one record, written twice
+        best[record.rank] = newer
         evidence.overlaps.append(
             f"{older.path} and {newer.path} are both of rank {record.rank}: the second has the newer calls and is used."
         )

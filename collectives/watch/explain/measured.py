@@ -5,12 +5,12 @@ each collective, as ext-profiler/inspector/README.md of NCCL shows it.
 """
 
 import re
-from collections import defaultdict
 from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, NamedTuple
 
 from ...format import align, duration, size
+from ...judge.wording.phrases import alike
 from . import ops
 from .text import LogLine
 
@@ -134,9 +134,7 @@ class Measurements:
 
     def words(self) -> list[str]:
         """A row for each op, size and number of ranks, and the slower ranks."""
-        kinds: dict[tuple, list[Measurement]] = defaultdict(list)
-        for row in self.rows:
-            kinds[row.op, row.ranks, row.nodes, row.nbytes].append(row)
+        kinds = alike((row, (row.op, row.ranks, row.nodes, row.nbytes)) for row in self.rows)
         rows = [("op", "ranks", "nodes", "bytes", "calls", "seconds", "busbw, GB/s", "least")]
         for (op, ranks, nodes, nbytes), measured in sorted(kinds.items()):
             speeds = sorted(m.busbw / 1e9 for m in measured)
@@ -158,10 +156,7 @@ class Measurements:
     def _slow(kinds: dict[tuple, list[Measurement]]) -> list[str]:
         lines = []
         for (op, ranks, _, nbytes), measured in sorted(kinds.items()):
-            by_rank: dict[tuple, list[float]] = defaultdict(list)
-            for m in measured:
-                if m.rank is not None:
-                    by_rank[m.rank, m.host].append(m.seconds)
+            by_rank = alike((m.seconds, (m.rank, m.host)) for m in measured if m.rank is not None)
             if len(by_rank) < 3:
                 continue
             times = {at: median(seconds) for at, seconds in by_rank.items()}

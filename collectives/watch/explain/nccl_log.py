@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Iterator
 
 from ...format import align
+from ...judge.wording.phrases import alike
 from .text import LogLine, clock, listed
 
 _HEAD = re.compile(
@@ -256,10 +257,7 @@ class NcclLog:
         """Sentences on hosts whose interface for the bootstrap has an address that others can't reach."""
         if len(self.bootstraps) < 2:
             return []
-        hosts_at: dict[tuple[str, str], list[str]] = defaultdict(list)
-        for host, pairs in sorted(self.bootstraps.items()):
-            for pair in pairs:
-                hosts_at[pair].append(host)
+        hosts_at = alike((host, pair) for host, pairs in sorted(self.bootstraps.items()) for pair in pairs)
         lines = []
         for (interface, address), hosts in hosts_at.items():
             interfaces = Counter(pair[0] for host, pairs in self.bootstraps.items() if host not in hosts for pair in pairs)
@@ -288,9 +286,7 @@ def _union(by_host: dict[str, set[str]]) -> str:
 
 
 def _by_value(by_host: dict[str, set[str]]) -> str:
-    groups: dict[str, list[str]] = defaultdict(list)
-    for host, names in sorted(by_host.items()):
-        groups[" and ".join(sorted(names))].append(host)
+    groups = alike((host, " and ".join(sorted(names))) for host, names in sorted(by_host.items()))
     return "; ".join(f"{names} on {listed(hosts, 3)}" for names, hosts in groups.items())
 
 

@@ -3,12 +3,12 @@
 A rank ends once, and its calls on a group are numbered upward; a launcher starts before anything fails.
 """
 
-from collections import defaultdict
 from itertools import pairwise
 from math import inf
 from pathlib import Path
 from typing import Callable, Iterable, NamedTuple, Sequence
 
+from ...judge.wording.phrases import alike
 from .text import clock, listed, stamp
 
 SLACK_SECONDS = 120.0  # after a rank's end, in which its last lines may still come
@@ -114,12 +114,8 @@ def _moment_in(at: float | None, with_day: bool) -> str:
 
 def repeats(steps: Sequence[int | None], hosts: Sequence[Sequence[str]]) -> list[str]:
     """A sentence on runs that stopped after the same step.  hosts: each run's."""
-    alike: dict[int, list[int]] = defaultdict(list)
-    for k, step in enumerate(steps):
-        if step is not None:
-            alike[step].append(k)
     lines = []
-    for step, runs in alike.items():
+    for step, runs in alike((k, step) for k, step in enumerate(steps) if step is not None).items():
         if len(runs) < 2:
             continue
         names = " and ".join([", ".join(str(k + 1) for k in runs[:-1]), str(runs[-1] + 1)])

@@ -4,14 +4,13 @@ The judge decides who holds up whom; here its sentences are joined with how rank
 """
 
 import signal
-from collections import defaultdict
 from dataclasses import replace
 from functools import cached_property
 from itertools import chain
 from typing import Iterator
 
 from ...format import duration
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import alike, few
 from . import words
 from .evidence import Evidence, hours_apart
 from .failures import End
@@ -94,14 +93,12 @@ class _Firsts:
 
     def ends(self) -> list[str]:
         """A sentence for each rank that ended by itself, or was killed, the first in time first."""
-        alike: dict[tuple, list[End]] = defaultdict(list)
-        for k, end in enumerate(self._roots):
-            place = (end.what, end.where) if end.kind == "raised" and end.rank is not None else k
-            alike[end.kind, place].append(end)
-        lines = list(chain(*map(self._end, [*alike.values()][:MOST_ENDS])))
+        places = ((end.what, end.where) if end.kind == "raised" and end.rank is not None else k for k, end in enumerate(self._roots))
+        ends = [*alike((end, (end.kind, place)) for end, place in zip(self._roots, places)).values()]
+        lines = list(chain(*map(self._end, ends[:MOST_ENDS])))
         if self._evidence.zones and len(self._roots) > 1:
             lines.append(self._evidence.zones)
-        if more := sum(map(len, [*alike.values()][MOST_ENDS:])):
+        if more := sum(map(len, ends[MOST_ENDS:])):
             lines.append(f"({more:,} more ended by themselves.)")
         failures = self._evidence.failures
         ranks = {end.rank for end in self._roots}
@@ -115,13 +112,10 @@ class _Firsts:
 
     def caught(self) -> list[str]:
         """A sentence for each exception that ranks caught shortly before the first wait."""
-        alike: dict[str, list[End]] = defaultdict(list)
-        for end in self._evidence.failures.caught:
-            after = self._after(self._first_wait, end.at)
-            if not end.follows and after is not None and abs(after) <= CAUGHT_SECONDS:
-                alike[end.what].append(end)
+        times = ((end, self._after(self._first_wait, end.at)) for end in self._evidence.failures.caught if not end.follows)
+        caught = alike((end, end.what) for end, after in times if after is not None and abs(after) <= CAUGHT_SECONDS)
         lines = []
-        for ends in [*alike.values()][:MOST_ENDS]:
+        for ends in [*caught.values()][:MOST_ENDS]:
             ranks = sorted({end.rank for end in ends if end.rank is not None})
             lines.append(f"{ends[0].words(ranks)[:-1]}{self.before(ends[0].at)}.")
         return lines
@@ -184,10 +178,8 @@ class _Firsts:
 
     def servers(self) -> list[str]:
         """A sentence for each file server that hosts have lost, unless none of their ranks is late."""
-        events: dict[str, list[HostEvent]] = defaultdict(list)
-        for event in self._evidence.hosts.ordered(["storage"]):
-            if not event.over and not self._is_far(event):
-                events[event.about].append(event)
+        unanswered = (event for event in self._evidence.hosts.ordered(["storage"]) if not event.over and not self._is_far(event))
+        events = alike((event, event.about) for event in unanswered)
         lines = []
         for server, reports in events.items():
             hosts = sorted({event.host for event in reports if event.host})

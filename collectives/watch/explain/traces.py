@@ -15,7 +15,8 @@ from statistics import median
 from typing import Any, NamedTuple
 
 from ...format import align, duration, name_ranks, size
-from ...intervals import merge
+from ...intervals import covered, merge
+from ...judge.wording.phrases import alike
 from ...log.backends import GLOO, NCCL, Backend
 from ...log.collectives import least, of
 from . import ops
@@ -82,15 +83,14 @@ class Trace:
         return max(times, default=0.0) - min(times, default=0.0)
 
     @property
-    def moving(self) -> list[tuple[float, float]]:
-        """The intervals with a collective in flight."""
-        return merge((span.start, span.end) for span in self.spans)
+    def moving(self) -> float:
+        """Seconds with a collective in flight."""
+        return covered((span.start, span.end) for span in self.spans)
 
     @property
     def exposed(self) -> float:
         """Seconds of collectives beside which no kernel ran."""
-        both = merge([*self.moving, *self.busy])
-        return sum(e - s for s, e in both) - sum(e - s for s, e in self.busy)
+        return covered([*((span.start, span.end) for span in self.spans), *self.busy]) - covered(self.busy)
 
 
 def is_trace(data: Any) -> bool:
@@ -151,10 +151,7 @@ def _announces(e: dict, backend: Backend) -> bool:
 
 def _annotations(complete: list[dict]) -> dict[tuple, tuple[list[float], list[dict]]]:
     """By thread: the starts of the calls that torch announced as NCCL's, and the calls."""
-    by_thread: dict[tuple, list[dict]] = defaultdict(list)
-    for e in complete:
-        if _announces(e, NCCL):
-            by_thread[e["pid"], e["tid"]].append(e)
+    by_thread = alike((e, (e["pid"], e["tid"])) for e in complete if _announces(e, NCCL))
     for marks in by_thread.values():
         marks.sort(key=lambda e: e["ts"])
     return {thread: ([e["ts"] for e in marks], marks) for thread, marks in by_thread.items()}
@@ -268,7 +265,7 @@ def _lanes(traces: list[Trace]) -> dict[tuple, dict[int, list[Span]]]:
 def _ranks(traces: list[Trace]) -> str:
     rows = [("rank", "GPU", "time", "in collectives", "exposed", "streams", "collectives")]
     for trace in traces:
-        moving, total = sum(e - s for s, e in trace.moving), trace.seconds or 1.0
+        moving, total = trace.moving, trace.seconds or 1.0
         streams = len({span.stream for span in trace.spans})
         exposed = f"{duration(trace.exposed)}, {trace.exposed / total:.0%}" if trace.busy else "?"
         rows.append(
@@ -283,9 +280,7 @@ def _collectives(traces: list[Trace], machine: str | None) -> str:
     world = max((trace.world_size for trace in traces), default=0) or len(traces)
     kinds: dict[tuple, list[list[float]]] = defaultdict(list)
     for trace in traces:
-        mine: dict[tuple, list[float]] = defaultdict(list)
-        for span in trace.spans:
-            mine[span.op, span.group, span.ranks, span.dtype, span.into].append(span.seconds)
+        mine = alike((span.seconds, (span.op, span.group, span.ranks, span.dtype, span.into)) for span in trace.spans)
         for kind, times in mine.items():
             kinds[kind].append(times)
     model = _model(traces, machine, world)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Iterable
 
 from ...format import name_ranks
+from ...judge.wording.phrases import alike
 from ...log.backends import NCCL
 from . import ops
 from .dump import Dump, Frame, Launch, Launches, ProcessGroup, Signature, in_torch
@@ -169,9 +170,7 @@ class Log:
 
     def dumps(self, with_members: Iterable[ProcessGroup] = ()) -> list[Dump]:
         """A dump of each rank, with the calls in the log.  with_members: groups, from dumps."""
-        self._groups = {}
-        for group in with_members:
-            self._groups.setdefault(group.name, []).append(group)
+        self._groups = alike((group, group.name) for group in with_members)
         if not self.counts and not self.works:
             return []
         for (rank, number), (what, ran, stamp) in self.works.items():
@@ -188,9 +187,7 @@ class Log:
 
     def failures(self) -> list[str]:
         """A sentence for each error that NCCL itself reported, and the ranks on which it did."""
-        ranks: dict[tuple[str, ...], list[int]] = {}
-        for rank, error in self.errors.items():
-            ranks.setdefault(tuple(error), []).append(rank)
+        ranks = alike((rank, tuple(error)) for rank, error in self.errors.items())
         return [
             f"NCCL itself failed on {name_ranks(sorted(of))}, in {call} or a later one: {what.removesuffix('.')}."
             for (call, what), of in ranks.items()
@@ -198,10 +195,10 @@ class Log:
 
     def _listed(self, group: ProcessGroup, rank: int) -> ProcessGroup:
         """The group with its members, where dumps list them; apart from groups of this name that the rank isn't in."""
-        alike = self._groups.get(group.name, [])
-        if members_of := [listed for listed in alike if rank in (listed.ranks or ())]:
+        namesakes = self._groups.get(group.name, [])
+        if members_of := [listed for listed in namesakes if rank in (listed.ranks or ())]:
             return members_of[0]
-        return group._replace(name=f"{group.name} of rank {rank}") if alike else group
+        return group._replace(name=f"{group.name} of rank {rank}") if namesakes else group
 
     def _dump(self, rank: int) -> Dump:
         launches: list[Launch] = []

@@ -5,12 +5,12 @@ import textwrap
 from functools import cached_property
 from itertools import chain, zip_longest
 from math import prod
-from typing import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from typing import Callable, Iterable, Iterator, Mapping, Sequence
 
 from ...format import COLUMNS, align, duration, runs, size, span
 from ...judge.verdict import Cause, Wait
 from ...judge.wording import causes as wording
-from ...judge.wording.phrases import few
+from ...judge.wording.phrases import alike, few
 from ...log import backends
 from ...log.event import Event
 from . import ops
@@ -30,6 +30,11 @@ COLLECT = {
     "logs": "torchrun's --local-ranks-filter or a log of rank 0 alone hides them; grep -h \"ProcessGroupNCCL\" in each host's log",
 }
 NAME_LENGTH = 12  # characters of a group's name, which may be a hash
+PARTED = (
+    "A collective can't end on one rank while another is waiting in an earlier one of that group: so the sequences parted "
+    "earlier, and no rank can be accused by its count. Look for the first call that ranks made differently: a branch, a "
+    "loop of different length, a handled error. The flight recorder's dumps of these ranks show it."
+)
 PYSPY = "see its log, and, if it is still there, its stack (`py-spy dump --pid ...`)"
 PYSPY_EACH = "see their logs, and, if they are still there, their stacks (`py-spy dump --pid ...`)"
 
@@ -48,7 +53,7 @@ def explained(
     kinds = wording.grouped(judged.causes)
     if judged.job.is_partial and any(judged.waits):
         kinds = [kind for kind in kinds if kind[0].kind not in ("silent", "joined")]
-        known = list(chain(*(_about(names, alike, first=True) for alike in kinds)))
+        known = list(chain(*(_about(names, kind, first=True) for kind in kinds)))
         lines = [*_coverage(names), *known, *_behind(names)] if known else _of_few(names, all_run, is_explained)
         lines += failures
     elif failures and not any(cause.ranks for cause in judged.causes):
@@ -56,16 +61,16 @@ def explained(
     elif not kinds:
         lines = [f"No rank lacks a call: {_no_lack(judged.job)}.", *failures]
     else:
-        lines = list(chain(*(_about(names, alike, first=alike is kinds[0]) for alike in kinds)))
+        lines = list(chain(*(_about(names, kind, first=kind is kinds[0]) for kind in kinds)))
         lines += [*_unheard(names), *failures]
     return "\n".join([*lines, "", table(names)])
 
 
-def _about(names: "Names", alike: Sequence[Cause], first: bool) -> list[str]:
+def _about(names: "Names", kind: Sequence[Cause], first: bool) -> list[str]:
     """The sentences on the causes of one kind."""
-    listed = alike[: wording.MOST]
+    listed = kind[: wording.MOST]
     sentences = chain(*(_SENTENCES[cause.kind](names, cause, len(listed) > 1) for cause in listed))
-    return [wording.headline(alike, names, first=first), *sentences, *_ADVICE[alike[0].kind](names, listed)]
+    return [wording.headline(kind, names, first=first), *sentences, *_ADVICE[kind[0].kind](names, listed)]
 
 
 def _unheard(names: "Names") -> list[str]:
@@ -92,12 +97,10 @@ def _no_lack(job: DumpedJob) -> str:
 
 def waits(names: "Names") -> list[str]:
     """A sentence for each call that ranks wait in first, of the first few."""
-    alike: dict[tuple, list[Wait]] = {}
-    for mine in names.judged.waits:
-        for wait in mine[:1]:
-            alike.setdefault((names.call(wait.event), names.done(wait.event)), []).append(wait)
+    first = (mine[0] for mine in names.judged.waits if mine)
+    in_calls = alike((wait, (names.call(wait.event), names.done(wait.event))) for wait in first)
     lines = []
-    for (call, done), those in [*alike.items()][: wording.MOST]:
+    for (call, done), those in [*in_calls.items()][: wording.MOST]:
         ranks, e = [wait.event.rank for wait in those], those[0].event
         if (limit := names.judged.launch(e).limit) is not None:
             did = f"timed out in {call} after {duration(limit)}"
@@ -110,8 +113,8 @@ def waits(names: "Names") -> list[str]:
             lines.append(
                 f"{few(ranks).capitalize()} {verb} no elements there, so some other rank is the {root}: look for its log first."
             )
-    if len(alike) > wording.MOST:
-        lines.append(f"({len(alike) - wording.MOST:,} more calls are waited in: see the table.)")
+    if len(in_calls) > wording.MOST:
+        lines.append(f"({len(in_calls) - wording.MOST:,} more calls are waited in: see the table.)")
     return lines
 
 
@@ -166,8 +169,8 @@ def _straggler(job: DumpedJob) -> tuple[ProcessGroup, int, list[int]] | None:
         if len(job.members[group]) < job.world_size and any(numbers):
             at[group] = min(filter(None, numbers))
     for group, number in at.items():
-        alike = [sibling for sibling in job.members if sibling.desc == group.desc and sibling != group and sibling.ranks]
-        calls = [(rank, sibling) for sibling in alike for rank in job.members[sibling] if sibling in job.lanes.get(rank, ())]
+        siblings = [sibling for sibling in job.members if sibling.desc == group.desc and sibling != group and sibling.ranks]
+        calls = [(rank, sibling) for sibling in siblings for rank in job.members[sibling] if sibling in job.lanes.get(rank, ())]
         ahead = [rank for rank, sibling in calls if _is_over(job, rank, sibling, number)]
         if len({sibling for _, sibling in calls}) > 1 and len(ahead) == len(calls):
             candidates.append((group, number, ahead))
@@ -391,10 +394,6 @@ def _rounds(names: Names, cause: Cause) -> str:
     return f"{n} round{'s' * (n != 1)} of {size:,} calls, and the others {lengths[1] // size}"
 
 
-def _to_mismatch(names: Names, causes: Sequence[Cause]) -> list[str]:
-    return ["Every member of a group must make the same calls in the same order, with sizes that fit together."]
-
-
 def _of_joined(names: Names, cause: Cause, named: bool) -> list[str]:
     ended = [f"It has ended on {few(cause.ended)}."] if cause.ended else []
     return [_about_call(names, cause, named), *ended]
@@ -458,14 +457,6 @@ def _of_parted(names: Names, cause: Cause, named: bool) -> list[str]:
     ]
 
 
-def _to_parted(names: Names, causes: Sequence[Cause]) -> list[str]:
-    return [
-        "A collective can't end on one rank while another is waiting in an earlier one of that group: so the sequences parted "
-        "earlier, and no rank can be accused by its count. Look for the first call that ranks made differently: a branch, a "
-        "loop of different length, a handled error. The flight recorder's dumps of these ranks show it."
-    ]
-
-
 def _of_cycle(names: Names, cause: Cause, named: bool) -> list[str]:
     waited = [wait.event for wait in cause.waits]
     lines = [f"Rank {e.rank} is waiting{names.since(e)}, with {names.sizes(e)}{names.at(e)}." for e in waited[:4]]
@@ -488,12 +479,12 @@ _SENTENCES: dict[str, Callable[[Names, Cause, bool], list[str]]] = {
 }
 _ADVICE: dict[str, Callable[[Names, Sequence[Cause]], list[str]]] = {
     "absent": _to_absent,
-    "mismatch": _to_mismatch,
+    "mismatch": lambda *_: ["Every member of a group must make the same calls in the same order, with sizes that fit together."],
     "not started": _to_not_started,
     "silent": _to_silent,
     "joined": _to_joined,
-    "parted": _to_parted,
-    "cycle": lambda names, causes: [],
+    "parted": lambda *_: [PARTED],
+    "cycle": lambda *_: [],
 }
 
 # --- the table ----------------------------------------------------------------------------
@@ -501,18 +492,16 @@ _ADVICE: dict[str, Callable[[Names, Sequence[Cause]], list[str]]] = {
 
 def table(names: Names) -> str:
     """The table of what each rank was doing; ranks that did the same share a line, and the odd ones come first."""
-    alike: dict[Hashable, list[int]] = {}
-    for rank, waits in enumerate(names.judged.waits[: names.job.shown]):
-        alike.setdefault(_row(names, rank, waits), []).append(rank)
+    by_row = alike((rank, _row(names, rank, waits)) for rank, waits in enumerate(names.judged.waits[: names.job.shown]))
     blamed = set(chain(*(cause.ranks for cause in names.judged.causes)))
-    odd_first = sorted(alike.items(), key=lambda row: (blamed.isdisjoint(row[1]), len(row[1]), row[1]))
+    odd_first = sorted(by_row.items(), key=lambda row: (blamed.isdisjoint(row[1]), len(row[1]), row[1]))
     rows = [("", "calls", "doing", "passing", "line"), *(_cells(row, ranks) for row, ranks in odd_first[:MOST_ROWS])]
     widths = [max(map(len, column)) for column in zip(*rows)]
     while sum(widths) > COLUMNS - len("  ") * len(widths):
         widths[widths.index(max(widths))] -= 1
     broken = (line for row in rows for line in _broken(row, widths))
     lines = align(broken, right=(1,), indent="  ")
-    return lines + (f"\n  ... and {len(alike) - MOST_ROWS:,} more rows" if len(alike) > MOST_ROWS else "")
+    return lines + (f"\n  ... and {len(by_row) - MOST_ROWS:,} more rows" if len(by_row) > MOST_ROWS else "")
 
 
 def _cells(row: tuple, ranks: Sequence[int]) -> tuple[str, ...]:
@@ -523,17 +512,12 @@ def _cells(row: tuple, ranks: Sequence[int]) -> tuple[str, ...]:
 
 def _broken(row: Sequence[str], widths: Sequence[int]) -> Iterator[tuple[str, ...]]:
     """A row's lines, each cell broken between words; a rank and its number stay together."""
-    cells = [
-        textwrap.wrap(re.sub(r"(lacks )?(ranks?) (?=\d+\b)", _joined_words, cell), w) for cell, w in zip(row, widths)
-    ]
+    joined = (re.sub(r"(lacks )?(ranks?) (?=\d+\b)", lambda found: found[0].replace(" ", "\xa0"), cell) for cell in row)
+    cells = [textwrap.wrap(cell, width) for cell, width in zip(joined, widths)]
     if len(cells[0]) > MOST_LINES:
         cells[0] = [*cells[0][: MOST_LINES - 1], "..."]
     for line in zip_longest(*cells, fillvalue=""):
         yield tuple(cell.replace("\xa0", " ") for cell in line)
-
-
-def _joined_words(found: re.Match) -> str:
-    return found[0].replace(" ", "\xa0")
 
 
 def _row(names: Names, rank: int, waits: Sequence[Wait]) -> tuple:
@@ -665,11 +649,7 @@ def limits(job: DumpedJob) -> list[str]:
         lines.append(f"No file reports how many ranks the job has: there may be more than {job.shown:,}.")
     if dropped := [rank for rank, dump in job.dumps.items() if dump.dropped]:
         lines.append(f"The dumps of {few(dropped)} hold the last calls alone; earlier ones were overwritten.")
-    untold: dict[str, list[int]] = {}
-    for rank, dump in job.dumps.items():
-        for what in dump.unknown:
-            untold.setdefault(what, []).append(rank)
-    for what, ranks in untold.items():
+    for what, ranks in alike((rank, what) for rank, dump in job.dumps.items() for what in dump.unknown).items():
         if what == ONLY_LOG:
             of = "" if len(ranks) == len(job.dumps) else f"Of {few(ranks)}: "
             lines.append(f"{of}{what[0].lower() if of else what[0]}{what[1:]}.")

@@ -1,8 +1,7 @@
 """Calls in time: when each rank made a call, since when it was blocked in it, and the rank it waited for."""
 
-from typing import Iterable, NamedTuple
+from typing import NamedTuple
 
-from ...intervals import merge
 from ...log.calls import Call
 from ...log.collectives import RECEIVES
 from ...log.event import Event
@@ -68,8 +67,3 @@ def _never_came(e: Event, call: Call) -> int | None:
     if call.is_message:
         return e.src if e.op in RECEIVES else e.dst
     return next((rank for rank in call.group if rank not in call.ranks and rank not in call.unseen), None)
-
-
-def union_seconds(intervals: Iterable[tuple[float, float]]) -> float:
-    """The seconds covered by any of them."""
-    return sum(end - start for start, end in merge(intervals))

@@ -13,10 +13,11 @@ from typing import Callable, Iterator, NamedTuple
 from ...draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Picture, colour, heading, ink_on, text_width
 from ...draw.labels import RankLabels, legend
 from ...format import align, duration
+from ...intervals import covered
 from ...log.calls import Call
 from ...outcome.run import Run
 from . import trace_file
-from .spans import CallSpan, spans_of, union_seconds
+from .spans import CallSpan, spans_of
 
 PITCH, HIGH = 44, 22  # pixels: from lane to lane, of a bar
 MAX_ARROWS = 200  # with more, no arrow is drawn
@@ -96,8 +97,8 @@ def _shares(run: Run, spans: list[CallSpan]) -> list[Share]:
     found = []
     for rank in range(run.world_size):
         mine = [span for span in spans if span.event.rank == rank]
-        waits = union_seconds((span.blocked, span.met) for span in mine)
-        moves = union_seconds((span.blocked, span.end) for span in mine) - waits
+        waits = covered((span.blocked, span.met) for span in mine)
+        moves = covered((span.blocked, span.end) for span in mine) - waits
         by_late: dict[int, float] = defaultdict(float)
         for span in mine:
             if span.late is not None:
@@ -140,9 +141,7 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     y = heading(sketch, f"timeline of {run.name}", _longest_wait(worst)) + 4
     labels = RankLabels(range(run.world_size))
     left = labels.width + 14
-    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "blocked while data moved")]
-    entries.append((_in_flight, "in flight, for all its rank knows"))
-    legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
+    legend(sketch, left, y, [*PARTS, (_in_flight, "in flight, for all its rank knows")], sample=(18, 12), pad=6, between=22)
     y += 26
     notes = [_note(share) for share in shares]
     room = WIDTH - left - max(text_width(words, 11) for words in notes) - 16
@@ -160,9 +159,12 @@ def _totals(run: Run, shares: list[Share], worst: CallSpan) -> Canvas:
     return sketch
 
 
-def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
+def dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
     """Draw a rank's wait."""
     sketch.box(x, y, wide, high, "#ffffff", FAINT, dashed=True, radius=2)
+
+
+PARTS = ((AMOUNT, "worked"), (dashed, "waited for others"), (SOFT, "blocked while data moved"))  # of a rank's time
 
 
 def _in_flight(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
@@ -230,7 +232,7 @@ def _bar(sketch: Canvas, span: CallSpan, inside: Callable[[float], float], y: fl
         under = y + HIGH / 2 + 4
         sketch.line([(inside(span.start), under), (x0, under)], tint, 3, butt=True)
     if x1 - x0 >= 1:
-        _dashed(sketch, x0, y - HIGH / 2, x1 - x0, HIGH)
+        dashed(sketch, x0, y - HIGH / 2, x1 - x0, HIGH)
     if span.is_over and x2 > x0:
         sketch.box(x1, y - HIGH / 2, max(x2 - x1, 1.5), HIGH, tint, radius=2)
     for words in (span.name, e.op, f"#{e.index + 1}"):

@@ -4,6 +4,7 @@ from ...draw.canvas import AMOUNT, FAINT, GRID, INK, SOFT, WIDTH, Canvas, Pictur
 from ...draw.labels import RankLabels, legend
 from ...format import duration
 from .step_times import RankStep, StepTimes, TrainingStep
+from .timeline import PARTS, dashed
 from .training_words import straggler, usual
 
 RANKS = 16  # rows: the ranks that the others waited for longest
@@ -31,21 +32,22 @@ def _ranks(steps: StepTimes, count: str) -> Canvas:
     shown = sorted(sorted(parts, key=lambda rank: -parts[rank].caused)[:RANKS])
     labels = RankLabels(shown)
     left = labels.width + 14
-    entries = [(AMOUNT, "worked"), (_dashed, "waited for others"), (SOFT, "blocked while data moved")]
-    legend(sketch, left, y, entries, sample=(18, 12), pad=6, between=22)
+    legend(sketch, left, y, PARTS, sample=(18, 12), pad=6, between=22)
     sketch.text(WIDTH, y, "others waited for it", 11, SOFT, align="right")
     y += 26
     means = {rank: _mean([step.ranks[rank] for step in told if rank in step.ranks]) for rank in shown}
     room = WIDTH - left - text_width("others waited for it", 11) - 24
     scale = room / max(max(sum(times[:3]) for times in means.values()), 1e-9)
+    worst = max(means, key=lambda rank: means[rank][3])
     for rank in shown:
         labels.draw(sketch, left - 14, y, rank)
         x = left
-        for seconds, paint in zip(means[rank], (_full(AMOUNT), _dashed, _full(colour(rank)))):
+        for seconds, tint in zip(means[rank], (AMOUNT, None, colour(rank))):
+            place = x, y - 9, seconds * scale, 18
             if seconds * scale >= 0.5:
-                paint(sketch, x, y - 9, seconds * scale, 18)
+                sketch.tiles([place], tint) if tint else dashed(sketch, *place)
             x += seconds * scale
-        sketch.text(WIDTH, y, duration(means[rank][3]), 11, align="right", bold=rank == _worst(means))
+        sketch.text(WIDTH, y, duration(means[rank][3]), 11, align="right", bold=rank == worst)
         y += 26
     if len(shown) < len(parts):
         sketch.text(
@@ -60,18 +62,6 @@ def _mean(steps: list[RankStep]) -> tuple[float, float, float, float]:
     """Seconds worked, waited, moved and caused."""
     times = zip(*((step.worked, step.waited, step.moved, step.caused) for step in steps))
     return tuple(sum(each) / len(steps) for each in times)
-
-
-def _worst(means: dict[int, tuple[float, ...]]) -> int:
-    return max(means, key=lambda rank: means[rank][3])
-
-
-def _full(tint: str):
-    return lambda sketch, x, y, wide, high: sketch.tiles([(x, y, wide, high)], tint)
-
-
-def _dashed(sketch: Canvas, x: float, y: float, wide: float, high: float) -> None:
-    sketch.box(x, y, wide, high, "#ffffff", FAINT, dashed=True, radius=2)
 
 
 def _columns(steps: StepTimes) -> Canvas:
