@@ -205,6 +205,16 @@ def test_whoever_raised_before_it_had_a_rank_is_named_by_its_file_or_prefix(path
         assert explain(tmp_path).count("raised ValueError") == 2
 
 
+def test_the_one_rank_without_an_error_of_its_own_is_the_first_to_look_at(tmp_path):
+    """It writes a checkpoint for longer than the others' limit, and torchrun ends it once they have raised."""
+    late = "RuntimeError: [/pytorch/third_party/gloo/gloo/transport/tcp/unbound_buffer.cc:78] Timed out waiting 12000ms for recv operation to complete"
+    log = "[rank0]: saving checkpoint of step 20\n" + "".join(trace(rank, late) for rank in (2, 3, 1))
+    ended = SUMMARY.format(rank=0, code=-15, trace="Signal 15 (SIGTERM) received by PID 3309")
+    told = said(tmp_path, job__log=log + ended)
+    assert told.startswith("All these errors only mean that another rank was gone or late, and rank 0 raised none in these files: it is the first"), told
+    assert "the errors of ranks 1, 2 and 3, " in told and "first cause isn't in these files" not in told, told
+
+
 def test_the_rank_that_raised_is_named_with_the_dumps_of_the_others(tmp_path):
     steps = [Do("all_reduce", WORLD, line=n) for n in range(4)]
     Played({WORLD: (0, 1, 2, 3)}, [steps, steps, [*steps[:2], STOP], steps]).write(tmp_path, missing=[2])
@@ -1374,6 +1384,19 @@ def test_a_worker_of_a_data_loader_is_no_rank(tmp_path):
         "Ranks 0 and 2 are waiting in all_reduce, at average, train.py:72, apparently for rank 1."
     ), told
     assert "in both stacks" not in told and "have moved" not in told
+
+
+def test_ranks_in_ddps_backward_wait_there_for_the_one_elsewhere_whose_caught_exception_is_shown(tmp_path):
+    """DDP's waits are in C++, below a backward that runs nothing; who computes in it is active."""
+    backward = "    _engine_run_backward (torch/autograd/graph.py:979)\n    Tensor.backward (torch/_tensor.py:623)\n    train_step (train.py:37)"
+    for rank in range(4):
+        stack = SPY.format(pid=10 + rank, frames="    Metrics.add (metrics.py:14)" if rank == 2 else backward)
+        (tmp_path / f"rank{rank}.txt").write_text(stack.replace("(idle)", "(active)") if rank == 3 else stack)
+    error = "2026-11-30 13:48:0{k},567 ERROR [rank {rank}] train: not {what}\nTraceback (most recent call last):\n  File \"/job/metrics.py\", line 19, in upload\n    row\nValueError: {what}\n"
+    told = said(tmp_path, job__log=error.format(k=3, rank=2, what="a number") + error.format(k=5, rank=1, what="a file"))
+    assert told.startswith("Rank 2 caught ValueError: a number at 13:48:03, at upload, metrics.py:19.\n"), told
+    assert "Ranks 0 and 1 are waiting in backward, in which DDP waits for its calls in C++, at train_step, train.py:37, apparently for ranks 2 and 3." in told, told
+    assert "a file" not in told, told
 
 
 def test_of_a_watched_job_the_program_is_shown_and_its_collector_is_no_rank(tmp_path):

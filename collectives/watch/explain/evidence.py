@@ -106,6 +106,10 @@ class Evidence:
         return max((size for size in sizes if size >= max(2, self._shown_ranks)), default=0)
 
     @property
+    def known_ranks(self) -> int:
+        return self.world or self._shown_ranks
+
+    @property
     def is_empty(self) -> bool:
         return not (
             self.dumps or self.traces or self.nccl.processes or self.nccl.versions or self.measured.rows or self.measured.faults
@@ -205,6 +209,8 @@ def _settle_hosts(evidence: Evidence) -> None:
         evidence.host_map.pods[node].add(pod)
     listed_hosts = evidence.launches.hosts(evidence.world, evidence.window.last)
     evidence.host_map.settle(ends, evidence.prefixes, evidence.nccl.host_of, evidence.ras.hosts, listed=listed_hosts)
+    for end in evidence.failures.ends:
+        end.host = end.host or evidence.host_map.of_file(end.file) if end.rank is None else end.host
     _name_stacks(evidence)
     evidence.hosts.settle(evidence.host_map, evidence.processes)
     evidence.nccl.address_of = evidence.host_map.names | evidence.nccl.address_of

@@ -144,7 +144,7 @@ class Failures:
     named: int | None = None  # the rank that torchrun names as the root cause
     _open: dict[str, _Open] = field(default_factory=dict)
     _item: dict[str, str] | None = None
-    _logged: dict[str, int] = field(default_factory=dict)  # by writer, the rank that the last line of a logger names
+    _logged: dict[str, tuple] = field(default_factory=dict)  # by writer, the rank that the last line of a logger names, and its time
     _loggers: dict[str, list[int]] = field(default_factory=dict)  # by writer, the ranks whose tracebacks are being read
     _is_root: bool = False
     _tries: Counter = field(default_factory=Counter)  # addresses that this file's ranks haven't reached yet
@@ -211,11 +211,12 @@ class Failures:
         key = f"{rank} {line.host} {line.stream}"
         text = line.text
         if (logged := _LOGGED.match(text)) and rank is None:
-            self._logged[key] = int(logged[1])
+            self._logged[key] = int(logged[1]), line.at
         if "Traceback (most recent call last)" in text:
-            if key in self._logged:
-                self._loggers.setdefault(key, []).append(self._logged.pop(key))
-            self._open[key] = _Open(at=line.at, chained=bool(self._open.get(key) and self._open[key].chained))
+            logger, at = self._logged.pop(key, (None, None))
+            if logger is not None:
+                self._loggers.setdefault(key, []).append(logger)
+            self._open[key] = _Open(at=line.at or at, chained=bool(self._open.get(key) and self._open[key].chained))
             return True
         if _BETWEEN.match(text):
             self._open[key] = _Open(chained=True)
@@ -285,7 +286,7 @@ class Failures:
         """A line of torchrun's summary, whose items have a line for each field."""
         if found := _EXITED.search(line.text):
             if int(found[1]) < 0 and not any(end.kind == "killed" for end in self.ends):
-                self._ended({"exitcode": found[1], "local": found[2], "host": line.host}, line)
+                self._ended({"exitcode": f"{found[1]} (pid: {found[3]})", "local": found[2], "host": line.host}, line)
             return True
         if line.text.strip() in ("Failures:", "Root Cause (first observed failure):"):
             self._item, self._is_root = {}, line.text.strip() != "Failures:"
@@ -322,7 +323,7 @@ class Failures:
         who = f"local rank {item['local']}" if "local" in item else ""
         follows = -status in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGABRT)  # c10d aborts at a timeout
         end = End("killed", name, rank, at, item.get("host", ""), follows=follows, who=who, signal=-status)
-        end.pid = int(pid[1]) if pid else None
+        end.pid, end.file = int(pid[1]) if pid else None, self._file
         self.ends.append(end)
 
     def read_error_file(self, data: Any, path: str) -> bool:
@@ -364,6 +365,7 @@ class Failures:
         """A sentence on what follows from other ends."""
         lines = sum(self.follow.values())
         ends = [end for end in self.ends if end.follows and end.rank not in self.parts]
+        ends = [end for end in ends if end.kind == "raised"] or ends  # without the ranks that a launcher ended then
         ranks = sorted({end.rank for end in ends if end.rank is not None})
         kinds = ", ".join(f"{kind} ({n:,})" for kind, n in self.follow.most_common(3))
         parts = [f"{lines:,} {'line' if lines == 1 else 'lines'}: {kinds}"] if lines else []
@@ -371,6 +373,12 @@ class Failures:
             whose = few(ranks) if ranks else f"{len(ends):,} process{'es' * (len(ends) > 1)}"
             parts.append(f'the error{"s" * (len(ends) > 1)} of {whose}, "{shortened(_CPP_PLACE.sub("", ends[0].what), 100)}"')
         return [f"Consequences: {'; '.join(parts)}."] if parts else []
+
+    def spared(self, n: int) -> list[int]:
+        """The few ranks of the first n that raised nothing, where most have lost another rank, or waited too long for it."""
+        raised = {end.rank for end in self.ends if end.kind == "raised"}
+        rest = {*range(n)} - raised
+        return sorted(rest) if None not in raised and 2 * len(rest) <= len(raised) else []
 
     @property
     def lost_store(self) -> bool:

@@ -40,6 +40,7 @@ ENTRIES = ("init_process_group", "new_group", "_new_process_group_helper", "dest
 IDLE = ("MainThread",)
 _STANDARD = sys.stdlib_module_names - {"test", "trace", "profile", "code"}  # which may be a program's, too
 MOST_WORKERS = 2  # that are written out, for one rank
+BACKWARD = "backward, in which DDP waits for its calls in C++"
 # A rank that waits for its GPU shows the line that waits, and no function below it.
 OR_SYNCHRONIZING = ", or in a wait for the GPU"
 ITEM = "With NCCL, a rank that waits for a collective shows the line where it waits for its GPU: an `.item()`, a `.cpu()`, a synchronization. The flight recorder, or RAS, shows which rank is late."
@@ -55,6 +56,7 @@ class Stack:
     command: str = ""
     frames: list[Frame] = field(default_factory=list)
     parent: int | None = None  # its number
+    is_idle: bool = False  # whether the thread runs nothing, by py-spy
 
     @property
     def is_worker(self) -> bool:
@@ -77,6 +79,8 @@ class Stack:
         calls = [name for name in names if name in WAITS or name in ENTRIES]
         if calls:
             return calls[-1]
+        if self.is_idle and any(place.function == "_engine_run_backward" for place in self.frames):
+            return BACKWARD
         waits = (place.function for place in self.frames if _DEVICE_WAIT.search(place.function) or "torch/cuda" in place.file and place.function in ("wait", "synchronize"))
         return next(waits, "") and "a GPU synchronization"
 
@@ -154,7 +158,7 @@ class Stacks:
         if thread := _THREAD.match(text):
             self._reading = (thread["name"] or "") in IDLE or not self._stack.frames and thread["name"] is None
             if self._reading:
-                self._stack.frames = []
+                self._stack.frames, self._stack.is_idle = [], thread["state"] == "idle"
             return True
         if self._reading and (frame := _SPY_FRAME.match(text)):
             file = f"/{frame[2]}" if frame[2].startswith("torch/") else frame[2]  # py-spy shortens it
@@ -177,6 +181,12 @@ class Stacks:
             if stack.is_rank and stack.rank is not None and stack.pid == first.setdefault((stack.rank, stack.path), stack.pid):
                 found[stack.rank].append(stack)
         return dict(sorted(found.items()))
+
+    @property
+    def absent(self) -> set[int]:
+        """The ranks that are in no collective, where others are."""
+        inside = {rank: bool(stacks[-1].inside) for rank, stacks in self.by_rank().items()}
+        return {rank for rank, is_waiting in inside.items() if not is_waiting and any(inside.values())}
 
     def sentences(self, world: int = 0, host_of: Callable[[str], str] = str, on_gpu: bool | None = False) -> Iterator[str]:
         """The ranks that are in no collective first, then the ones that wait.  on_gpu: whether NCCL makes the collectives; None if that is unknown."""

@@ -41,7 +41,7 @@ def verdict(evidence: Evidence) -> list[str]:
     judged = Judged(job) if job else None
     first = _Firsts(evidence, judged)
     losses = first.losses()
-    lines = [*evidence.nccl.bootstrap(), *losses, *first.ends(), *first.processes()]
+    lines = [*evidence.nccl.bootstrap(), *losses, *first.ends(), *first.spared(), *first.processes()]
     if judged and job:
         failures = evidence.watchdog.failures()
         text = words.explained(judged, failures, evidence.ras.is_whole, first.ended, evidence.host_map.of_rank, bool(losses))
@@ -110,10 +110,27 @@ class _Firsts:
             lines.append("The store ran in rank 0's process, and ended with it.")
         return lines
 
+    @property
+    def _is_without_cause(self) -> bool:
+        """Whether ranks ended, and all of them only because of another."""
+        evidence, failures = self._evidence, self._evidence.failures
+        met = failures.parts or failures.joined or failures.unreached or any(end.what.startswith("Rendezvous") for end in failures.ends)
+        is_explained = self._roots or met or evidence.dumps or evidence.nccl.bootstrap()
+        return bool(failures.ends) and not is_explained and all(map(self._is_far, evidence.hosts.ordered(["gone", "kill"])))
+
+    def spared(self) -> list[str]:
+        """A sentence on the ranks without an error, where all errors only mean that a rank was gone or late."""
+        ranks = self._evidence.failures.spared(self._evidence.known_ranks) if self._is_without_cause else []
+        if not ranks:
+            return []
+        look = "it is the first to look at. See the last lines of its log." if len(ranks) == 1 else "look at these first, and at the last lines of their logs."
+        return [f"All these errors only mean that another rank was gone or late, and {few(ranks)} raised none in these files: {look}"]
+
     def caught(self) -> list[str]:
-        """A sentence for each exception that ranks caught shortly before the first wait."""
-        times = ((end, self._after(self._first_wait, end.at)) for end in self._evidence.failures.caught if not end.follows)
-        caught = alike((end, end.what) for end, after in times if after is not None and abs(after) <= CAUGHT_SECONDS)
+        """A sentence for each exception that ranks caught shortly before the first wait, or that ranks caught whose stacks are elsewhere."""
+        caught, absent = [end for end in self._evidence.failures.caught if not end.follows], self._evidence.stacks.absent
+        times = ((end, self._after(self._first_wait, end.at)) for end in caught)
+        caught = alike((end, end.what) for end, after in times if end.rank in absent or after is not None and abs(after) <= CAUGHT_SECONDS)
         lines = []
         for ends in [*caught.values()][:MOST_ENDS]:
             ranks = sorted({end.rank for end in ends if end.rank is not None})
@@ -373,17 +390,7 @@ class _Firsts:
         """Sentences on evidence that would decide, and how to get it."""
         evidence = self._evidence
         yield from evidence.collected.gaps()
-        if (
-            evidence.failures.ends
-            and not self._roots
-            and not evidence.failures.parts
-            and not evidence.dumps
-            and not evidence.failures.joined
-            and not evidence.failures.unreached
-            and not any(end.what.startswith("Rendezvous") for end in evidence.failures.ends)
-            and not evidence.nccl.bootstrap()
-            and not any(not self._is_far(event) for event in evidence.hosts.ordered(["gone", "kill"]))
-        ):
+        if self._is_without_cause and not self.spared():
             yield (
                 "All these errors only mean that another process was gone: the first cause isn't in these files. "
                 "Look for the rank without such an error, in the logs of all hosts."
