@@ -4,6 +4,7 @@ Lines are real ones, from the issues that are named beside them, or put together
 """
 
 import json
+import textwrap
 
 import pytest
 
@@ -270,6 +271,16 @@ def test_what_is_wrong_in_nccls_log(old, new, sentence, tmp_path):
     bad = GOOD.format(h="node2", g=0, r=1)
     assert old in bad
     assert sentence in said(tmp_path, GOOD.format(h="node1", g=0, r=0), bad.replace(old, new))
+
+
+def test_the_guides_own_lines_are_read_as_its_page_breaks_them(tmp_path):
+    """As whoever copies them from a page, a ticket or a mail has them."""
+    page = (ROOT / "notebooks" / "three_in_the_morning.md").read_text().partition("## The watchdog's message")[2]
+    block = next(part for part in page.split("\n\n") if part.startswith("    [rank0]"))
+    (tmp_path / "pasted.log").write_text(textwrap.dedent(block))
+    told = explain(tmp_path)
+    assert block.count("\n") == 4 and told.startswith("Rank 0 timed out in reduce_scatter_single #7753 of group 1 after 600 s, with 544,997,376 elements; #7752 had completed."), told
+    assert "cut off" not in told, told
 
 
 # --- what was measured --------------------------------------------------------------------

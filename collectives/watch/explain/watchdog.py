@@ -15,6 +15,8 @@ from . import ops
 from .dump import Dump, Frame, Launch, Launches, ProcessGroup, Signature, in_torch
 from .text import LogLine
 
+_BEGINS = re.compile(r"Watchdog caught collective operation timeout|Exception \(either an error or timeout\)|failure detected by watchdog")
+_ENDS = re.compile(r"before timing out|last completed (?:NCCL )?work: -?\d")
 _GROUP = re.compile(
     r"\[PG (?:ID )?(?P<id>\d+)(?: PG GUID (?P<guid>[^\s()\]]*)(?:\((?P<desc>[^)]*)\))?)? Rank (?P<rank>\d+)\]"
 )
@@ -43,6 +45,7 @@ _FRAME = re.compile(r"#\d+ (\S+) from (.+):(\d+)\s*$")
 _SIZES = re.compile(r"message truncated ?: receiving \d+ bytes instead of \d+")
 DIFFERENT_SIZES = "Usually ranks pass different sizes: the flight recorder's files say in which call"
 ONLY_LOG = "The watchdog's lines alone are known, no dump: they number the last calls, and lack the lines of code"
+MOST_CHARACTERS = 1000  # of a line that is broken
 DEFAULT = ProcessGroup("0", "default_pg", None)
 
 
@@ -71,13 +74,14 @@ class Log:
     """The watchdog's reports in one or more files, by rank and group."""
 
     marks = (b"ProcessGroupNCCL", b"atchdog", b"NCCL work", b"collective #", b"lagging ranks", b"Timeout at collective")
-    inner = (b" from ", b"message truncated", b"started ")
+    inner = (b" from ", b"message truncated", b"started ", b"WorkNCCL(", b"milliseconds", b"last enqueued", b"last completed")
 
     counts: dict[int, dict[ProcessGroup, Counts]] = field(default_factory=dict)
     seen: set[int] = field(default_factory=set)  # ranks with any line of torch's
     works: dict[tuple[int, int], tuple] = field(default_factory=dict)  # (rank, number) -> signature, ms, stamp
     places: dict[int, Frame] = field(default_factory=dict)  # by rank, of the call that timed out
     cut: int = 0  # lines of the last file that end too early
+    _broken: LogLine | None = None  # a line that goes on in the next ones, as in a page that wraps it
     _failing: int | None = None  # the rank whose error NCCL's own words follow
     _stack_of: int | None = None  # the rank whose stack follows
     _rank: int | None = None
@@ -87,13 +91,17 @@ class Log:
 
     def begin(self, path: str, rank: int | None) -> None:
         """A file follows.  rank: that its name shows."""
-        self._failing = self._stack_of = None
+        self._failing = self._stack_of = self._broken = None
         self.cut = 0
         self._rank = rank
 
     def read(self, line: LogLine) -> bool:
         """Add a line. Returns whether it is the watchdog's."""
+        if self._broken and line.at is None and line.rank is None:
+            line = self._broken._replace(text=f"{self._broken.text} {line.text.strip()}")
+            self.cut -= "Watchdog caught" in line.text
         text = line.text
+        self._broken = line if _BEGINS.search(text) and not _ENDS.search(text) and len(text) < MOST_CHARACTERS else None
         if self._stack_of is not None and (frame := _FRAME.search(text)):
             if self._stack_of not in self.places and not in_torch(frame[2]):
                 self.places[self._stack_of] = Frame(frame[2], int(frame[3]), frame[1])
