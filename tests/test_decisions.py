@@ -187,6 +187,8 @@ def test_what_is_the_same_on_all_ranks_decides_nothing(body, numbers):
 
 def test_random_numbers_without_a_seed():
     assert kinds("if random.random() > 0.5:\n    dist.barrier()\ndist.gather(loss)", 2, 3) == ["random"]
+    assert kinds("if random.random() > 0.5:\n    dist.barrier()\nelse:\n    dist.gather(loss)", 2, 4) == ["random"]
+    assert kinds("if random.random() > 0.5:\n    dist.barrier()\n    dist.gather(loss)", 2, 3) == []
 
 
 def test_a_handler_keeps_a_rank_from_the_calls_after_the_exception():

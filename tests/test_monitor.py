@@ -18,7 +18,9 @@ from collectives.judge.monitor import Monitor
 from collectives.judge.verdict import Deadlock
 from collectives.launch.wire import Frames, frame
 from collectives.log.event import Event, Failure, Line
-from collectives.log.messages import Called, Completed, Failed, Grouped, Misused, Returned, Skipped, Ungrouped, Waiting
+from collectives.log.messages import (
+    Called, Caught, Completed, Failed, Grouped, Misused, Returned, Skipped, Ungrouped, Waiting,
+)  # fmt: skip
 from helpers import RunError, run
 from tests import ROOT
 
@@ -240,13 +242,29 @@ def test_calls_that_torch_makes_to_stand_in_are_not_where_ranks_parted():
     calls = [[part(r, 0, line=C) for r in range(3)]]
     calls += [made(1, "DistributedDataParallel.forward", B), made(2, "Tensor.backward", C), made(3, None, B)]
     calls += [made(4, "DistributedDataParallel.forward", B)]
-    calls += [[*made(5, None, B)[:2], part(2, 5, "barrier", C)]]
+    two = made(5, None, B)[:2]
+    out_of_input = [part(r, 5, within="Join.__exit__", **({"reduce_op": "MAX"} if r == 2 else {})) for r in range(3)]
+    for last, flaw in ([*two, part(2, 5, "barrier", C)], "collective"), (out_of_input, "all_reduce"):
+        monitor = Monitor(3)
+        for event in itertools.chain(*calls, last):
+            monitor.feed(event.rank, Called(event))
+        said = wording.headline(monitor.final_verdict())
+        assert f"disagree on which {flaw} to make" in said
+        assert "Earlier, ranks made calls #4 and #5 from different lines" in said and "#2" not in said and "#3" not in said
+        assert "Join matches only the calls of the models and optimizers given to it" in said
+
+
+def test_an_exception_between_two_calls_that_ranks_make_in_different_orders_is_named():
+    """The rank that caught it left out a call of the same form, and is a call ahead."""
+    places = {0: (A, B, A), 1: (A, B, A), 2: (A, A, B)}
     monitor = Monitor(3)
-    for event in itertools.chain.from_iterable(calls):
-        monitor.feed(event.rank, Called(event))
+    monitor.feed(2, Caught("OSError: gone", C, 1, 1))
+    for r, mine in places.items():
+        for k, line in enumerate(mine):
+            monitor.feed(r, Called(part(r, k, line=line)))
     said = wording.headline(monitor.final_verdict())
-    assert "Earlier, ranks made calls #4 and #5 from different lines" in said and "#2" not in said and "#3" not in said
-    assert "Join matches only the calls of the models and optimizers given to it" in said
+    assert said.startswith("Mismatch: ranks make calls #2 and #3 in different orders.")
+    assert "Earlier, after 1 call, rank 2 caught OSError: gone\n  step, line 30:  line_30()" in said
 
 
 def alone(index, groups, ranks=(0, 1)):

@@ -44,13 +44,14 @@ class Decision(NamedTuple):
 
     kind: "clock", "files", "random", "reduce": its condition asks for that; "set": the order of a loop; "handler": it handles an
     exception; "leaves": continue, break or return; "barrier": the same, right after a barrier.  call: the line of the
-    call.  attempt: the lines whose exceptions a handler handles.
+    call.  attempt: the lines whose exceptions a handler handles.  branch: of an `if`, the one that the call is in.
     """
 
     kind: str
     line: Line
     call: Line
     attempt: range = range(0)
+    branch: str = ""
 
 
 def decisions(lines: Iterable[Line], together: bool = False) -> list[Decision]:
@@ -60,8 +61,8 @@ def decisions(lines: Iterable[Line], together: bool = False) -> list[Decision]:
     Empty where no source can be read.
     """
     by_line = [list(around(line)) for line in sorted(set(lines))]
-    common = set.intersection(*({(d.kind, d.line) for d in of} for of in by_line)) if len(by_line) > 1 else set()
-    telling = [d for of in by_line for d in of if d.kind == "set" or (d.kind, d.line) not in common]
+    common = set.intersection(*({(d.kind, d.line, d.branch) for d in of} for of in by_line)) if len(by_line) > 1 else set()
+    telling = [d for of in by_line for d in of if d.kind == "set" or (d.kind, d.line, d.branch) not in common]
     if together and len(by_line) == 1:
         telling = [d for d in telling if d.kind == "set"]
     telling.sort(key=lambda d: ("handler", "leaves").index(d.kind) + 1 if d.kind in ("handler", "leaves") else 0)
@@ -94,7 +95,7 @@ def _in_function(call: Line, source: "_Code", scope: ast.AST, steps: list[tuple]
     for depth in reversed(range(len(steps))):
         node, field, siblings, k = steps[depth]
         if isinstance(node, (ast.If, ast.While)) and (kind := values.asks(node.test)):
-            yield decision(kind, node)
+            yield decision(kind, node)._replace(branch=field)
         elif isinstance(node, (ast.For, ast.AsyncFor)) and field == "body":
             if kind := "set" if values.is_set(node.iter) else values.asks(node.iter):
                 yield decision(kind, node)

@@ -23,6 +23,7 @@ _GRAVITY = (
     "returned", "written", "layout", "reordered",
 )  # fmt: skip
 OF_PARTED_RANKS = ("collective", "call", "root", "shape", "size")  # flaws of ranks that are not at the same place
+OF_DECISIONS = (*OF_PARTED_RANKS, "order")  # for which a decision of the program, or an exception, may be the reason
 OF_ONE_LINE = ("root", "reduce op", "dtype", "shape")  # that two different calls may have, too, if their lines differ
 
 
@@ -154,11 +155,11 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
 def _are_different(call: Call, earlier: Iterable[Call]) -> bool:
     """Whether the lines of a call belong to different calls: a rank was in an earlier one where another is in this.
 
-    A root's line proves nothing, because ranks may take turns.
+    A root's line proves nothing: ranks may take turns.  Of Join's own calls one doesn't fit only where ranks have parted.
     """
     lines = {e.line: e for e in call if e.line}
     if call.one_line or same_place(lines):
-        return False
+        return any(e.stands_in for e in call) and bool(parted(call, earlier))
     been = {(e.rank, e.line) for other in earlier for e in other}
     return any(
         (e.rank, line) in been and not alternatives(line, e.line) and line != e.line

@@ -442,6 +442,6 @@ class Monitor(State):
             parted = self._parted(call)
             repeated = () if parted else diagnose.repeated(call, self._matcher.before(call, diagnose.LOOK_BACK))
         about = {"ranks": wrong.ranks, "calls": wrong.calls, "parted": parted, "repeated": repeated}
-        if wrong.flaw in diagnose.OF_PARTED_RANKS:
+        if wrong.flaw in diagnose.OF_DECISIONS:
             about["catches"] = self._catches
         return Disagreement(world_size=self.world_size, flaw=wrong.flaw, **about)

@@ -8,7 +8,7 @@ from ...log.calls import Call
 from ...log.collectives import of
 from ...log.event import Event
 from ..branches import same_place
-from ..diagnose import OF_ONE_LINE, OF_PARTED_RANKS
+from ..diagnose import OF_DECISIONS, OF_ONE_LINE
 from ..verdict import Disagreement, UnlikeGroups, UnlikeNames, UnsharedGroup
 from .phrases import EVERY_RANK_MAKES_IT, alike, apart, caught, decided, handled, numbered, rows, source, verb
 
@@ -18,12 +18,12 @@ def disagreement(verdict: Disagreement) -> str:
         parts = [(e.rank, f"{_part(e)}, #{call.index + 1}", source(e.line)) for call in verdict.calls for e in call]
     else:
         parts = [(e.rank, _part(e, verdict.flaw), source(e.misused_at or e.line)) for e in verdict.calls[-1]]
-    met = verdict.parted[0] if verdict.parted else verdict.calls[-1]
+    met = verdict.parted[0] if verdict.parted else verdict.calls[0]
     more = [*apart(verdict.parted), *_left(verdict), *handled(verdict.calls[-1]), *caught(verdict)]
     threads = [e.rank for e in verdict.calls[-1] if e.in_thread]
     if threads and len(threads) < len(verdict.calls[-1].events):
         more.append(f"{name_ranks(threads).capitalize()} made this call in another thread. {_IN_ANY_ORDER}")
-    more += decided(verdict, met, together=True) if verdict.flaw in OF_PARTED_RANKS else []
+    more += decided(verdict, met, together=True) if verdict.flaw in OF_DECISIONS else []
     return "\n".join([_head(verdict), rows(parts), *more, _consequence(verdict)])
 
 
