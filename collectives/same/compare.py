@@ -95,15 +95,10 @@ class _Comparing(Records):
 
     def _counts(self) -> str:
         notes = [name for name in self.one.notes if name in self.rows]
+        steps = _count(self.steps, "step")
         counted = [
-            (
-                len(self.compared),
-                f"the gradients of {_count(len(self.compared), 'tensor')} in {_count(self.steps, 'step')}",
-            ),
-            (
-                len(self.updated),
-                f"the updates of {_count(len(self.updated), 'tensor')} in {_count(self.steps, 'step')}",
-            ),
+            (len(self.compared), f"the gradients of {_count(len(self.compared), 'tensor')} in {steps}"),
+            (len(self.updated), f"the updates of {_count(len(self.updated), 'tensor')} in {steps}"),
             (len(notes), _count(len(notes), "noted tensor")),
         ]
         text = f"{' and '.join(words for k, words in counted if k)} agree with one process"
@@ -112,7 +107,7 @@ class _Comparing(Records):
         if self.updated:
             text += "; where only updates were compared, Adam hides a wrong factor"
         if self.coarse:
-            text += f"; {mistakes.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}"
+            text += f"; {mistakes.dtype_words(self.coarse)} hides differences below {self.tolerance:.0%}, which float32 shows"
         return text
 
     def _first(self) -> tuple[str, str] | None:
@@ -236,6 +231,22 @@ class _Comparing(Records):
                     if 1 < len(parts) and _is_trained(self.one.parameters[other].steps):
                         self.rows[name] = TensorRow(name, "no rank", "missing")
                         return name, mistakes.held_by_none(name, other, [part.rank for part in parts])
+        return self._rest_held_by_none()
+
+    def _rest_held_by_none(self) -> tuple[str, str] | None:
+        """A tensor of which all ranks hold the same part, while one process trains the rest, too."""
+        for name, parts in self.parts.items():
+            w, regions = self.one.parameters[name], {place for part in parts for place in part.places}
+            if len(regions) > 1 or len({part.rank for part in parts}) < self.n or not _is_trained(w.steps[:1]):
+                continue
+            [place], gradient = regions, w.steps[0].grad
+            cut = [d for d, positions in enumerate(place.index) if positions is not None]
+            if len(cut) == 1 and self.n > 1:
+                rows = tuple(k for k in range(w.shape[cut[0]]) if k not in place.index[cut[0]])
+                rest = Region(tuple(rows if d == cut[0] else None for d in range(len(w.shape))))
+                if bool(rest.of(gradient).any()):
+                    self.rows[name] = TensorRow(name, "the same part on all ranks", "the rest is missing")
+                    return name, mistakes.rest_held_by_none(name, rest.text(w.shape), place.text(w.shape), self.n)
         return None
 
     # Gradients.
@@ -342,7 +353,9 @@ class _Comparing(Records):
                 if values is None or own.first is None or len(part.places) > 1:
                     continue
                 change, whole = values - own.first, part.places[0].of(step.after - w.first)
-                if float(whole.norm()) and error(change, whole) > allowed:
+                rounding = (k + 1) * torch.finfo(values.dtype).eps * values.abs()  # of all its values since the first
+                excess = ((change - whole).abs() - rounding).clamp(min=0)
+                if float(excess.norm()) > allowed * float(whole.norm()) > 0:
                     self._comparable()
                     if (settings := self.ranks[part.rank].settings) != self.one.settings:
                         raise _CannotCompare(mistakes.settings(settings, self.one.settings, self.n))
@@ -362,13 +375,11 @@ class _Comparing(Records):
             if any(part is None for part in held):
                 continue
             found = relation(held, w, 10 * self.tolerance)
-            finding = "equal" if found == (found.letter, 1.0) else ""
-            self.rows[name] = TensorRow(name, Relation(found.letter).words(), finding)
+            self.rows[name] = TensorRow(name, Relation(found.letter).words(), "equal")
             if found.letter == "?" or abs(found.factor - 1) > max(10 * self.tolerance, 1e-3):
                 word = "unrelated" if found.letter == "?" else f"{found.factor:.2f} times one process's"
                 self.rows[name] = self.rows[name]._replace(found=word)
                 return name, mistakes.noted(name, found, self.ranks)
-            self.rows[name] = self.rows[name]._replace(found="equal")
         return None
 
     def _output(self) -> tuple[str, str] | None:

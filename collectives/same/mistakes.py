@@ -9,6 +9,7 @@ from .findings import Difference, Records
 from .records import CallMade, FirstSteps
 from .relation import NOISE, Relation, close, clusters, combination, error, factor, relation
 
+MOST_LEFT = 0.5  # of a difference, by its explanation: in bfloat16 a fit to the gradient may miss just what differs
 MOST_EXPLAINED = 8  # differences among which one is looked for that can be explained
 
 
@@ -27,9 +28,8 @@ def of(differences: list[Difference], evidence: Records) -> tuple[str, str]:
 
 def briefly(found: Difference, tolerance: float) -> str:
     """'gradient 2.00 times one process's'"""
-    factors = [factor(g, found.whole) for g in found.gradients]
-    if all(residual <= 3 * tolerance for _, residual in factors):
-        words = dict.fromkeys(f"{k:.2f}" for k, _ in factors)
+    if factors := _multiples(found, tolerance):
+        words = dict.fromkeys(f"{k:.2f}" for k in factors)
         return f"gradient {', '.join(words)} times one process's"
     if len(found.parts) > 1 and _partial(found, tolerance):
         return "gradient a partial sum"
@@ -44,13 +44,12 @@ def _explained(found: Difference, evidence: Records, tolerance: float) -> str | 
         return f"is zero on {name_ranks(none)}, and not in one process{_cut_off(evidence)}"
     if len(whole.reshape(-1)) < len(ranks) and (weights := _weights(found, evidence, tolerance)):
         return weights  # a multiple, too, as so few numbers are
-    factors = [factor(g, whole) for g in gradients]
+    factors = _multiples(found, tolerance)
     partial = _partial(found, tolerance) if len(ranks) > 1 else None
-    is_multiple = all(residual <= 3 * tolerance for _, residual in factors)
-    if is_multiple and not (partial and whole.numel() == 1):  # one number is a multiple of any other
-        if all(close(k, factors[0][0], 1e-2) for k, _ in factors):
-            return _multiple(found, factors[0][0], evidence, tolerance)
-        words = ", ".join(f"{k:.2f}" for k, _ in factors)
+    if factors and not (partial and whole.numel() == 1):  # one number is a multiple of any other
+        if all(close(k, factors[0], 1e-2) for k in factors):
+            return _multiple(found, factors[0], evidence, tolerance)
+        words = ", ".join(f"{k:.2f}" for k in factors)
         return f"is {words} times one process's on {name_ranks(ranks)}: ranks scale it differently"
     if partial:
         who, mean = partial
@@ -74,9 +73,8 @@ def _explained(found: Difference, evidence: Records, tolerance: float) -> str | 
             f"is a partial sum over {name_ranks(who)}, and the optimizer takes it as whole{where}: all_reduce it over "
             "these ranks"
         )
-    if weights := _weights(found, evidence, tolerance) or _weights_of_passes(found, tolerance):
-        return weights
-    return _cut_first(found, evidence, tolerance)
+    weights = _weights(found, evidence, tolerance) or _weights_of_passes(found, tolerance)
+    return weights or _cut_first(found, evidence, tolerance)
 
 
 def _unexplained(difference: Difference, evidence: Records, tolerance: float) -> str:
@@ -128,7 +126,17 @@ def _has_own_rows(evidence: Records) -> str:
     single, total = evidence.one.losses[0], sum(losses)
     if any(close(loss, single, 2 * NOISE * evidence.tolerance) for loss in (*losses, total, total / len(losses))):
         return ""
-    return f" (ranks' have a mean of {total / len(losses):.7g}, and one process's is {single:.7g})"
+    word, nearest = min(("mean", total / len(losses)), ("sum", total), key=lambda pair: abs(pair[1] - single))
+    return f" (ranks' have a {word} of {nearest:.7g}, and one process's is {single:.7g})"
+
+
+def _multiples(difference: Difference, tolerance: float) -> list[float] | None:
+    """By rank, how many times one process's gradient it has; None unless all are multiples."""
+    factors = [factor(g, difference.whole) for g in difference.gradients]
+    rest = sum((residual * float(g.double().norm())) ** 2 for (_, residual), g in zip(factors, difference.gradients))
+    distance = sum(float((g.double() - difference.whole.double()).norm()) ** 2 for g in difference.gradients)
+    fits = all(residual <= 3 * tolerance for _, residual in factors) and rest <= MOST_LEFT**2 * distance
+    return [k for k, _ in factors] if fits else None
 
 
 def _partial(found: Difference, tolerance: float) -> tuple[list[int], bool] | None:
@@ -209,8 +217,12 @@ def _fits(found: Difference, tolerance: float) -> tuple[list[float] | None, list
     if any(g is None or g.numel() != found.whole.numel() for g in own):
         return None, None
     own = [g.view_as(found.whole) for g in own]
-    needs = combination(own, found.whole, tolerance)
-    return needs, combination(own, found.gradients[0], tolerance)
+    needs, has = (combination(own, g, tolerance) for g in (found.whole, found.gradients[0]))
+    if needs and has:
+        change = sum((b - a) * g.double() for a, b, g in zip(needs, has, own))
+        if error(change, found.gradients[0].double() - found.whole.double()) > MOST_LEFT:
+            return None, None
+    return needs, has
 
 
 def _fits_passes(difference: Difference, tolerance: float) -> tuple[list[list[float]], list[list[float]]] | None:
@@ -334,10 +346,10 @@ def _scaled(differences: list[Difference], evidence: Records) -> str | None:
         return None
     factors: dict[int, list[float]] = {}
     for found in differences:
-        for rank, g in zip(found.ranks, found.gradients):
-            scale, residual = factor(g, found.whole)
-            if residual > 3 * tolerance or not scale:
-                return None
+        multiples = _multiples(found, tolerance)
+        if multiples is None or 0 in multiples:
+            return None
+        for rank, scale in zip(found.ranks, multiples):
             factors.setdefault(rank, []).append(scale)
     if any(not close(scale, scales[0], 1e-2) for scales in factors.values() for scale in scales):
         return None
@@ -373,8 +385,7 @@ def _calls(found: Difference, evidence: Records) -> list[CallMade]:
 
 
 def call_text(call: CallMade) -> str:
-    where = f" in {call.line}" if call.line else ""
-    return f"{call.op}{where} over {name_ranks(call.ranks)}"
+    return f"{call.op}{f' in {call.line}' if call.line else ''} over {name_ranks(call.ranks)}"
 
 
 def _by(calls: Sequence[CallMade]) -> str:
@@ -382,8 +393,7 @@ def _by(calls: Sequence[CallMade]) -> str:
 
 
 def _where(found: Difference) -> str:
-    line = found.steps[0].line
-    return f" ({line})" if line else ""
+    return f" ({found.steps[0].line})" if found.steps[0].line else ""
 
 
 def _cut_off(evidence: Records) -> str:
@@ -414,23 +424,24 @@ def held_by_none(name: str, other: str, ranks: list[int]) -> str:
     )
 
 
+def rest_held_by_none(name: str, rest: str, part: str, n: int) -> str:
+    return (
+        f"`{name}`: no rank holds {rest}, which one process trains, and {name_ranks(range(n))} all hold {part}: does each rank take "
+        "the first part, instead of its own?"
+    )
+
+
 def update(name: str, rank: int, step: int, change: torch.Tensor, whole: torch.Tensor, unseen: bool) -> str:
     """unseen: no optimizer was seen to take its gradient."""
     k, residual = factor(change, whole)
-    how = (
-        f"changes {k:.2f} times as much"
-        if residual < 5e-2 and k
-        else "changes otherwise"
-        if change.any()
-        else "doesn't change"
-    )
+    how = f"changes {k:.2f} times as much" if residual < 5e-2 else "changes otherwise"
+    how = how if change.any() else "doesn't change"
+    start = f"`{name}`: on rank {rank} it {how} in step {step + 1}"
     if unseen:
-        return (
-            f"`{name}`: on rank {rank} it {how} in step {step + 1}: compare the gradients from which its update is made"
-        )
+        return f"{start}: compare the gradients from which its update is made"
     return (
-        f"`{name}`: on rank {rank} it {how} in step {step + 1}, although its gradient is one process's: compare the "
-        "optimizers' settings, and pass updated parts around after the step"
+        f"{start}, although its gradient is one process's: compare the optimizers' settings, and pass updated parts around "
+        "after the step"
     )
 
 

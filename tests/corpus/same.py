@@ -190,6 +190,25 @@ def ddp_in_bfloat16():
     optimizer.step()
 
 
+@right(2, twice=False)
+@wrong("3.bias", "so it's the loss (ranks' have a sum of", twice=True)
+def by_hand_in_bfloat16(twice):
+    """Updates of a layer norm, which starts at 1, are as small as the distance to the next number.  twice: one row counts so."""
+    rank, n = where()
+    model = mlp().bfloat16()
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    x, y = map(pieces, batch(64))
+    for _ in range(2):
+        optimizer.zero_grad()
+        losses = F.cross_entropy(model(x.bfloat16()).float(), y, reduction="none")
+        if twice and rank == n - 1:
+            losses = torch.cat([losses[:1], losses])
+        (losses.sum() / 64).backward()
+        for p in model.parameters():
+            dist.all_reduce(p.grad)
+        optimizer.step()
+
+
 @right(2)
 def ddp_accumulates():
     model = DistributedDataParallel(mlp())
@@ -450,11 +469,12 @@ def divided_heads(reduced):
 class Tensor(nn.Module):
     """An MLP whose hidden units are divided."""
 
-    def __init__(self, copied=True, bias="once"):
+    def __init__(self, copied=True, bias="once", cut="own"):
         super().__init__()
         self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
         self.copied, self.bias = copied, bias
-        self.up.weight = nn.Parameter(pieces(self.up.weight).clone())
+        own = pieces(self.up.weight)
+        self.up.weight = nn.Parameter((own if cut == "own" else self.up.weight[: len(own)]).clone())
         self.up.bias = nn.Parameter(pieces(self.up.bias).clone())
         self.down.weight = nn.Parameter(pieces(self.down.weight, 1).clone())
 
@@ -468,6 +488,7 @@ class Tensor(nn.Module):
 @right(2, 4)
 @wrong("0.bias", "partial sum over ranks 0 and 1", copied=False)
 @wrong("1", "`1.down.bias`", "contains it 2 times", bias="each")
+@wrong("1.up.weight", "no rank holds [16:32, :]", "ranks 0 and 1 all hold [0:16, :]", "instead of its own", cut="first")
 def tensor_parallel(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), Tensor(**options))
