@@ -11,7 +11,9 @@ from collectives.draw.canvas import Words
 from collectives.same import data, note, same
 from collectives.same.naming import renamed
 from tests import ROOT
-from tests.corpus.same import CANNOT, RIGHT, WRONG, loss_of_copies, norm_of_equal_parts, one_stage, statistics, two_stages
+from tests.corpus.same import (
+    CANNOT, RIGHT, WRONG, ddp_accumulates, loss_of_copies, norm_of_equal_parts, one_stage, statistics, two_stages,
+)  # fmt: skip
 
 
 def quickly(jobs):
@@ -65,6 +67,11 @@ def test_a_sum_of_copies_that_is_read_has_a_note(divided):
     seen = same(loss_of_copies, divided, world_size=2)
     assert seen.verdict == "same", seen
     assert repr(seen).count("counts copies") == (not divided), seen
+
+
+@pytest.mark.parametrize("inside", [True, False])
+def test_a_backward_that_reduces_inside_no_sync_has_a_note(inside):
+    assert repr(same(ddp_accumulates, inside, world_size=2)).count("put the forward inside") == (not inside)
 
 
 def test_a_verdict_is_drawn_and_has_the_same_words():

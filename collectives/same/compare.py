@@ -71,7 +71,7 @@ class _Comparing(Records):
         self.compared: set[str] = set()
         self.updated: set[str] = set()  # parameters with only their values after steps to compare
         self.steps, self.worst, self.stepped = 0, 0.0, False
-        self.remarks = sorted({change for record in ranks for change in record.changes})
+        self.remarks = sorted({remark for record in ranks for remark in record.remarks})
 
     def judged(self) -> Comparison:
         try:

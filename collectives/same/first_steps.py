@@ -33,6 +33,10 @@ MOST_PASSES = 8  # backward passes of one step that are kept apart
 ROUNDED = 2  # times the distance of neighboring numbers: errors that a gradient has on several ranks (see relation.py)
 STEPS = 3  # of each parameter that are recorded: numbers of tokens may be equal by chance in one
 WRAPPERS = {"module", "_fsdp_wrapped_module", "_orig_mod", "_checkpoint_wrapped_module"}  # parts of names
+UNSAVED = (
+    "a backward inside no_sync() reduces its gradients all the same, because the forward before it was outside: to save that "
+    "communication, put the forward inside, too"
+)
 DRAWS = {torch.randn, torch.rand, torch.randint, torch.normal}
 DROPOUTS = {"dropout", "dropout_", "alpha_dropout", "feature_dropout"}
 UPDATES = {
@@ -109,6 +113,7 @@ class Recorder:
         self._roots: list[tuple[nn.Module, str]] = []  # with the prefix of their names
         self._passed: set[str] = set()  # names of parameters that were passed in, and not used yet
         self._entered = False
+        self._synchronized: dict[nn.Module, bool] = {}  # whether DDP's latest forward prepared to reduce gradients
         self._unfed = False  # the outermost module has keyword arguments alone, which only modules in it show
         self._live: dict[str, torch.Tensor] = {}  # the parameters themselves
         self._leaves: set[str] = set()  # names of those that are in no module or optimizer, as far as is known
@@ -204,6 +209,10 @@ class Recorder:
             return
         if self.stop and self.has_all and not self._stack:
             raise Enough
+        for model, prepared in self._synchronized.items():
+            if prepared and not model.require_backward_grad_sync:
+                if not set(model.parameters()).isdisjoint(leaves(loss)):
+                    self.record.remark(UNSAVED)
         if loss.numel() == 1:
             self.record.losses.append(float(local(loss).detach()))
         if not self._has_modules:
@@ -252,6 +261,8 @@ class Recorder:
         if self.busy or self._unwinding() or not self._stack:
             return
         name = self._stack.pop()
+        if isinstance(module, nn.parallel.DistributedDataParallel) and torch.is_grad_enabled():
+            self._synchronized[module] = module.require_backward_grad_sync
         if isinstance(output, torch.Tensor) and output.is_floating_point():
             self.record.dtypes.add(output.dtype)
             if output.requires_grad and not self._made:
@@ -526,8 +537,7 @@ class _Functions(TorchFunctionMode):
         return ((args[0], 0.0, *args[2:]), kwargs) if len(args) > 1 else (args, {**kwargs, "p": 0.0})
 
     def _switched_off(self) -> None:
-        if "dropout was off" not in self.recorder.record.changes:
-            self.recorder.record.changes.append("dropout was off")
+        self.recorder.record.remark("dropout was off")
 
 
 class _Calls(DispatchMode):

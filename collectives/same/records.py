@@ -77,12 +77,16 @@ class FirstSteps:
     in_ddp: set[str] = field(default_factory=set)  # parameters of a DistributedDataParallel
     stale: str = ""  # why no optimizer takes a gradient
     doubts: list[str] = field(default_factory=list)  # reasons for which a difference might be no mistake
-    changes: list[str] = field(default_factory=list)  # made to the program
+    remarks: list[str] = field(default_factory=list)  # beside any verdict
     dtypes: set[torch.dtype] = field(default_factory=set)  # in which it computes or sends
 
     def doubt(self, reason: str) -> None:
         if reason not in self.doubts:
             self.doubts.append(reason)
+
+    def remark(self, text: str) -> None:
+        if text not in self.remarks:
+            self.remarks.append(text)
 
     def clue(self, text: str) -> None:
         if text not in self.clues:

@@ -4,6 +4,8 @@ A job is a function for any number of ranks.  Of a wrong one: the tensor that is
 number of ranks, and arguments that make it wrong.
 """
 
+import contextlib
+
 import torch
 import torch.distributed as dist
 import torch.nn as nn
@@ -209,15 +211,18 @@ def by_hand_in_bfloat16(twice):
         optimizer.step()
 
 
-@right(2)
-def ddp_accumulates():
+@right(2, inside=True)
+@right(2, inside=False)
+def ddp_accumulates(inside):
     model = DistributedDataParallel(mlp())
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     x, y = map(pieces, batch())
     for _ in range(2):
         optimizer.zero_grad()
+        with model.no_sync() if inside else contextlib.nullcontext():
+            loss = F.cross_entropy(model(x[::2]), y[::2]) / 2
         with model.no_sync():
-            (F.cross_entropy(model(x[::2]), y[::2]) / 2).backward()
+            loss.backward()
         (F.cross_entropy(model(x[1::2]), y[1::2]) / 2).backward()
         optimizer.step()
 
