@@ -380,8 +380,9 @@ class Recorder:
 
     # Marks and data.
 
-    def note(self, name: str, value: torch.Tensor) -> None:
+    def note(self, name: str, value: torch.Tensor | float) -> None:
         with self.aside():
+            value = torch.as_tensor(value)
             if value.is_leaf and value.requires_grad:
                 if not any(p is value for p in self._live.values()):
                     self._add(name, value)

@@ -8,7 +8,7 @@ import torch
 class MarkRecorder(Protocol):
     """The recorder of this rank."""
 
-    def note(self, name: str, value: torch.Tensor) -> None: ...
+    def note(self, name: str, value: torch.Tensor | float) -> None: ...
     def data(self, rows: torch.Tensor, dim: int) -> torch.Tensor: ...
 
 
@@ -23,7 +23,7 @@ def note(name: str, value: torch.Tensor | float) -> None:
         gradient is compared; any other tensor is compared as it is now.
     """
     if listener is not None:
-        listener.note(name, torch.as_tensor(value))
+        listener.note(name, value)
 
 
 def data(rows: torch.Tensor, dim: int = 0) -> torch.Tensor:

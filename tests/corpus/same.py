@@ -1454,3 +1454,14 @@ def micro_batches_of_a_pipeline(divisor):
                 if n > 1:
                     dist.send(out.grad, 0)
         optimizer.step()
+
+
+@right(2, swapped=False)
+@wrong("loss", "unrelated to one process's", swapped=True)
+def numbers_in_two_orders(swapped):
+    """Each call is made on one line, and numbers are noted."""
+    metrics = {"loss": torch.tensor([0.5]), "correct": torch.tensor([20.0])}
+    for name in sorted(metrics, reverse=swapped and dist.get_rank() == 1):
+        dist.all_reduce(metrics[name])
+    for name, total in metrics.items():
+        note(name, total.item() / dist.get_world_size())
