@@ -427,7 +427,7 @@ def held_by_none(name: str, other: str, ranks: list[int]) -> str:
 def rest_held_by_none(name: str, rest: str, part: str, n: int) -> str:
     return (
         f"`{name}`: no rank holds {rest}, which one process trains, and {name_ranks(range(n))} all hold {part}: does each rank take "
-        "the first part, instead of its own?"
+        "the first part? Its own begins at its rank times the size of a part"
     )
 
 

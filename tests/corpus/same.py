@@ -493,7 +493,7 @@ class Tensor(nn.Module):
 @right(2, 4)
 @wrong("0.bias", "partial sum over ranks 0 and 1", copied=False)
 @wrong("1", "`1.down.bias`", "contains it 2 times", bias="each")
-@wrong("1.up.weight", "no rank holds [16:32, :]", "ranks 0 and 1 all hold [0:16, :]", "instead of its own", cut="first")
+@wrong("1.up.weight", "no rank holds [16:32, :]", "ranks 0 and 1 all hold [0:16, :]", "Its own begins at", cut="first")
 def tensor_parallel(**options):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(16, 16), Tensor(**options))
