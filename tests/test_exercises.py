@@ -402,14 +402,19 @@ def test_a_short_task_says_how_many_of_its_chapter_are_done(monkeypatch, tmp_pat
     file = tmp_path / "progress.json"
     file.write_text(json.dumps({"practice": {chapter: ["mean_shard", "one of another day"]}}))
     monkeypatch.setattr("helpers.progress.FILE", file)
+    monkeypatch.setattr(check_cells, "_passed", {})
     check_practice(named(practice.RIGHT["tokens_to_hide"][0], "tokens_to_hide"))
     assert f"That's 2 of this chapter's {len(PRACTICE[chapter])} short tasks." in capsys.readouterr().out
+    check_practice(named(practice.RIGHT["first_shard"][0], "first_shard"))  # in a script, which notes nothing
+    assert f"That's 3 of this chapter's {len(PRACTICE[chapter])} short tasks." in capsys.readouterr().out
     assert "1 of 5 short tasks done" in repr(Progress({}, practice={chapter: ["mean_shard"]}))
 
 
 def test_a_right_answer_is_told_its_calls(capsys):
     check_practice(named(practice.RIGHT["mean_loss"][0], "mean_loss"))
     assert capsys.readouterr().out.startswith("Right, in 8 cases on 1 to 8 ranks, with one reduce.")
+    check_practice(executed(practice_of("14_pipeline_parallel", "exchange")[2])["exchange"])  # one call of four
+    assert "with 4 operations of batch_isend_irecv." in " ".join(capsys.readouterr().out.split())
 
 
 def test_a_budget_is_not_checked_of_an_answer_that_is_wrong():

@@ -116,7 +116,7 @@ def mine_or(answer: Callable) -> Callable:
 
 def _of_the_chapter(task: Task | Puzzle) -> str:
     chapter, tasks = next((item for item in PRACTICE.items() if task in item[1]), ("", (task,)))
-    done = set(progress.practice().get(chapter, ()))
+    done = {*progress.practice().get(chapter, ()), *_passed}  # a script notes nothing
     return of_the_chapter(task.name, chapter, [practice.name for practice in tasks], done)
 
 
@@ -179,11 +179,9 @@ def attempt_all(task: Task | Puzzle, answer: Callable, budget: bool) -> list[Tri
 
 
 _wrong: set[Any] = set()  # answers that check_values found wrong when it last ran, by _key
-
-# The last runs of check_values, by world size: a check_budget that comes next judges the same runs.
 _passed: dict[str, Callable] = {}  # a learner's functions that passed check_practice when it last ran
 _answers: dict[str, Callable] = {}  # the course's, by mine_or
-_last_attempts: dict[Any, dict[int, list[Attempt]]] = {}
+_last_attempts: dict[Any, dict[int, list[Attempt]]] = {}  # check_values' last runs, which check_budget judges next
 
 
 def _key(answer: Callable) -> Any:

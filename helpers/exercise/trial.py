@@ -152,7 +152,8 @@ def calls_words(task: Task | Puzzle, tried: list[TriedCase]) -> str:
     """', with one all_reduce': a rank's calls in the case with the most ranks; "" where it makes none."""
     *_, attempt = max(tried, key=lambda each: each[0].world_size)
     made = Counter(e.within or e.op for e in max(attempt.events, key=len, default=()))
-    words = [f"one {op}" if count == 1 else f"{count} calls of {op}" for op, count in made.items()]
+    many = {op: "operations" if op == "batch_isend_irecv" else "calls" for op in made}  # of one call or of several
+    words = [f"one {op}" if count == 1 else f"{count} {many[op]} of {op}" for op, count in made.items()]
     return f", with {' and '.join(words)}" if words and isinstance(task, Task) else ""
 
 
