@@ -76,12 +76,13 @@ def definitions(source):
     return {node.name: bare(node) for node in nodes if "NotImplementedError" not in ast.unparse(node)}
 
 
-def answers(chapter):
-    """The functions in a chapter's folded answers, by name."""
+def answers(chapter, below=""):
+    """The functions in a chapter's folds, by name.  below: only those below this heading."""
     cells = [
         cell.source for cell in nbformat.read(BUILDERS[chapter], as_version=4).cells if cell.cell_type == "markdown"
     ]
-    blocks = re.findall(r"```python\n(.*?)```", "\n".join(cells), re.DOTALL)
+    text = "\n".join(["", *cells])
+    blocks = re.findall(r"```python\n(.*?)```", text[text.find(below) :], re.DOTALL)
     return {name: text for block in blocks for name, text in definitions(block).items()}
 
 
@@ -116,6 +117,12 @@ def test_answers_of_short_tasks_are_the_trainers():
     }  # fmt: skip
     for name, chapter in parts.items():
         assert answers(chapter)[name] == TRAINERS[name], name
+
+
+def test_what_chapters_show_of_the_trainer_at_their_ends_is_the_trainers():
+    shown = {name: text for chapter in BUILDERS for name, text in answers(chapter, "\n## In the trainer\n").items()}
+    assert shown == {name: TRAINERS[name] for name in shown}
+    assert {"cut_block", "cut_experts", "cut_context", "gather_attention", "group_over"} <= shown.keys()
 
 
 def test_what_chapters_import_is_not_in_the_trainer_as_well():
