@@ -123,7 +123,7 @@ def test_a_verdict_names_what_a_rank_caught_before_it_left_out_a_call(program, e
     [(not_pickled, "AttributeError: "), pytest.param(missing_key, "KeyError: 1", marks=needs_monitoring)],
 )
 def test_what_any_program_catches_is_named_if_it_is_why_a_call_was_left_out(program, error):
-    assert f"Earlier, after 0 calls, rank 1 caught {error}" in words(program)
+    assert f"Earlier, before any call, rank 1 caught {error}" in words(program)
 
 
 def test_nothing_is_said_of_what_all_ranks_catch_or_any_program_does():

@@ -112,8 +112,8 @@ Rank 2 holds up the other 3: it has not made all_reduce #4.
 all_reduce #4 of ranks 0, 1 and 3 lacks rank 2.
 """,
     "never_comes": """Standstill: no rank has started or finished a call for 2 s. That could be normal, or it could be a hang.
-  ranks 0, 1 and 2  waiting in init_process_group, after 0 calls  main, line N:  dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
-  rank 3            running your code, after 0 calls              data_that_never_comes, line N:  time.sleep(1000)
+  ranks 0, 1 and 2  waiting in init_process_group, before any call  main, line N:  dist.init_process_group("gloo", timeout=datetime.timedelta(seconds=8))
+  rank 3            running your code, before any call              data_that_never_comes, line N:  time.sleep(1000)
 init_process_group of ranks 0, 1 and 2 lacks rank 3.
 """,
     "other_groups": """Mismatch: ranks make different groups in call #1 of new_group.
@@ -452,7 +452,7 @@ def left_by(returned, *failed, ended=()):
 @pytest.mark.parametrize("ended", [(), ((2, -signal.SIGABRT),), ((2, None), (3, -signal.SIGTERM))])
 def test_who_left_early_is_named_and_none_of_those_that_failed_for_it(ended):
     failed = {0, 2, 3} - {rank for rank, _ in ended}
-    assert "rank 1 returned after 0 calls. This can never finish" in left_by(1, *failed, ended=ended)
+    assert "rank 1 returned before any call. This can never finish" in left_by(1, *failed, ended=ended)
 
 
 TIMED_OUT = "Timed out waiting 20000ms for recv operation to complete"

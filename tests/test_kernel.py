@@ -144,7 +144,7 @@ def test_interrupt_ends_the_run_and_the_kernel_goes_on(kernel, tmp_path):
     assert outputs[0] == ("stdout", "[0] on my way\n[1] on my way\n")
     assert outputs[-1][0] == "error" and outputs[-1][1]["traceback"] == [
         "KeyboardInterrupt: interrupted. The ranks were here:",
-        "  ranks 0 and 1  running your code, after 0 calls  "
+        "  ranks 0 and 1  running your code, before any call  "
         "hang, line 4:  while True: os.close(os.open(mark + str(dist.get_rank()), os.O_CREAT))",
     ]
     kernel.until(lambda: sum(p.is_running() and p.cpu_times().user > 0.5 for p in running if p.is_running()) == 0)

@@ -875,7 +875,7 @@ def test_who_waits_for_whom():
     assert arrows == {(0, 1), (1, 2), (2, 0), (3, 4)} == {(r, q) for r, waits in error.waits.items() for q in waits}
     tint = tints(world(5))
     assert standing == {rank: (error.standing[rank], tint[rank]) for rank in range(4)} | {
-        4: ("returned after 0 calls", reading.TRAY)
+        4: ("returned before any call", reading.TRAY)
     }
     assert standing[1][0] == "waiting in recv #1 from 2"
     assert error.draw().text == "0 waits for 1; 1 waits for 2; 2 waits for 0; 3 waits for 4"

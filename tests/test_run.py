@@ -361,7 +361,7 @@ def test_time_limit_says_where_each_rank_stands():
     text, error = said(Stuck, slow, world_size=2, timeout=1)
     verdict, first, second, _ = text.splitlines()
     assert verdict == "out of time after 1 s: rank 0 is running your code; rank 1 is waiting in barrier #1."
-    assert first.startswith("  rank 0  running your code, after 0 calls  slow, line ") and first.endswith(
+    assert first.startswith("  rank 0  running your code, before any call  slow, line ") and first.endswith(
         "time.sleep(60)"
     )
     assert second.startswith("  rank 1  waiting in barrier #1 ") and second.endswith("dist.barrier()")
@@ -560,7 +560,7 @@ def test_only_the_root_reduces():
             dist.reduce(loss, dst=0)
 
     text, error = said(Stuck, only_root)
-    assert text.startswith("rank 0 is waiting in reduce #1; ranks 1, 2 and 3 returned after 0 calls. This can never finish.")
+    assert text.startswith("rank 0 is waiting in reduce #1; ranks 1, 2 and 3 returned before any call. This can never finish.")
     assert error.ranks == (0,) and "dist.reduce(loss, dst=0)" in text
 
 

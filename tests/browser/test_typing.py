@@ -32,7 +32,7 @@ def test_a_puzzle_is_solved_by_keyboard_and_kept(cell_of):
     page.wait_for_function("getSelection().toString().startsWith('raise NotImplementedError()')")
     page.keyboard.type("if dist.get_rank() == 0: dist.all_reduce(x)")
     page.keyboard.press("Shift+Enter")
-    cell.get_by_text("rank 0 is waiting in all_reduce #1; rank 1 returned after 0 calls. This can never finish.").wait_for(
+    cell.get_by_text("rank 0 is waiting in all_reduce #1; rank 1 returned before any call. This can never finish.").wait_for(
         timeout=LOADING
     )
     cell.get_by_text("Think: the others never make the call.").wait_for()
@@ -90,7 +90,7 @@ def test_a_chapters_cell_uses_what_the_cells_above_define(cell_of):
 def test_the_first_page_hangs_and_says_why(cell_of):
     cell = cell_of("index", "log_loss")
     cell.get_by_role("button", name="Run").click()
-    cell.get_by_text("Stuck: rank 0 is waiting in all_reduce #1; ranks 1, 2 and 3 returned after 0 calls").wait_for(
+    cell.get_by_text("Stuck: rank 0 is waiting in all_reduce #1; ranks 1, 2 and 3 returned before any call").wait_for(
         timeout=LOADING
     )
     assert cell.locator("img[alt^='Picture: who waits for whom']").is_visible()

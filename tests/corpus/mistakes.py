@@ -209,13 +209,13 @@ def one_call_fewer(r, n):
         dist.all_reduce(ones(2))
 
 
-@mistake("one rank never calls all_reduce", Stuck, "rank 1 returned after 0 calls")
+@mistake("one rank never calls all_reduce", Stuck, "rank 1 returned before any call")
 def missing_all_reduce(r, n):
     if r != 1:
         dist.all_reduce(ones(2))
 
 
-@mistake("one rank never calls barrier", Stuck, "rank 1 returned after 0 calls")
+@mistake("one rank never calls barrier", Stuck, "rank 1 returned before any call")
 def missing_barrier(r, n):
     if r != 1:
         dist.barrier()
@@ -227,7 +227,7 @@ def only_root_reduces(r, n):
         dist.reduce(ones(1), dst=0)
 
 
-@mistake("the source never calls broadcast", Stuck, "rank 0 returned after 0 calls")
+@mistake("the source never calls broadcast", Stuck, "rank 0 returned before any call")
 def missing_source(r, n):
     if r != 0:
         dist.broadcast(ones(1), src=0)

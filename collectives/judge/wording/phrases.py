@@ -46,7 +46,7 @@ def are(ranks: Sequence[int]) -> str:
 
 
 def after(made: int) -> str:
-    return f"after {made} call{'s' * (made != 1)}"
+    return f"after {made} call{'s' * (made != 1)}" if made else "before any call"
 
 
 def call_waited_in(each: RankState, world_size: int) -> str:
