@@ -287,6 +287,12 @@ def test_a_lesson_is_half_a_page_and_names_sections_that_its_chapter_has():
         assert named["Type"] and tasks == [], (path.stem, tasks)
 
 
+@pytest.mark.parametrize("path", CHAPTERS[1:], ids=lambda path: path.stem)
+def test_three_predictions_are_not_to_be_skipped(path):
+    marked = [cell.source.count("*(Don't skip this one.)*") for cell in read(path).cells if cell.cell_type == "markdown"]
+    assert sum(marked) == 3
+
+
 def test_the_stored_progress_lists_every_chapter_and_exercise():
     shown = read(ROOT / "notebooks" / "your_tools.ipynb").cells[-1].outputs[0].data["text/plain"]
     exercises = [path.stem for path in NOTEBOOKS if path.parent.name == "exercises"]
