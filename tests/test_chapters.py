@@ -124,7 +124,7 @@ POINTS = {  # the section with a chapter's main point
     "20": "All in one table",
     "21": "A rule for each way",
 }
-MOST_CODE = 100  # lines before it
+MOST_CODE = 100  # lines before it, without what the reader types
 
 
 @pytest.mark.parametrize("chapter", POINTS)
@@ -137,7 +137,8 @@ def test_a_chapter_comes_to_its_point(chapter):
         ):
             assert spent <= MOST_CODE
             return
-        shown = cell.cell_type == "code" and not is_folded(cell)
+        typed = "raise NotImplementedError()" in cell.source or cell.source.startswith("check_practice(")
+        shown = cell.cell_type == "code" and not is_folded(cell) and not typed
         spent += sum(bool(line.strip()) for line in cell.source.splitlines()) * shown
     raise AssertionError(f"{path.stem} has no section {POINTS[chapter]!r}")
 

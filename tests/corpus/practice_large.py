@@ -1152,6 +1152,36 @@ def only_the_source(steps):
 # --- 22 keeper ----------------------------------------------------------------------------
 
 
+@right("shares_lost")
+def by_what_is_left(every, pause, restart, between):
+    return [seconds / period for seconds, period in ((pause, every), (every * 0.5, between), (restart, between))]
+
+
+@wrong("shares_lost", "How much is computed again, on average")
+def all_since_the_save(every, pause, restart, between):
+    return pause / every, every / between, restart / between
+
+
+@wrong("shares_lost", "whether or not a failure follows")
+def a_save_per_failure(every, pause, restart, between):
+    return pause / between, every / 2 / between, restart / between
+
+
+@wrong("shares_lost", "Return the three shares apart")
+def all_that_is_lost(every, pause, restart, between):
+    return pause / every + every / 2 / between + restart / between
+
+
+@wrong("shares_lost", "in a different order")
+def restart_before_redo(every, pause, restart, between):
+    return pause / every, restart / between, every / 2 / between
+
+
+@wrong("shares_lost", "how many seconds are there between two such times")
+def redo_left_out(every, pause, restart, between):
+    return pause / every, 0, restart / between
+
+
 @right("keeper")
 def by_the_last_bit(host, hosts):
     return host ^ 1

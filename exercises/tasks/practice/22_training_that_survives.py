@@ -1,10 +1,42 @@
-"""The short tasks of chapter 22: a vote, who heals whom, and where a copy is kept.
+"""The short tasks of chapter 22: what failures cost, a vote, who heals whom, and where a copy is kept.
 
-agreed(ok): whether all ranks are fine.  to_heal(steps): the source of the weights, and who copies them.  keeper(host, hosts): the
+shares_lost(every, pause, restart, between): the shares of the time that saves, work done again and restarts take.  agreed(ok): whether all ranks are fine.  to_heal(steps): the source of the weights, and who copies them.  keeper(host, hosts): the
 host that keeps a host's copy, in pairs.
 """
 
 from helpers.exercise import Budget, Case, Suspect, Task, valued
+
+# --- shares_lost --------------------------------------------------------------------------
+
+
+def shares_lost(every, pause, restart, between):
+    return pause / every, every / 2 / between, restart / between
+
+
+SHARES_LOST = valued(
+    "shares_lost",
+    {
+        "a save per half hour, a failure per hour": (1800, 60, 600, 3600),
+        "a save per ten minutes, a failure per five hours": (600, 12, 300, 18_000),
+        "no restart": (900, 30, 0, 7200),
+    },
+    shares_lost,
+    suspects={
+        lambda every, pause, restart, between: (pause / every, every / between, restart / between): (
+            "a failure comes at any moment between two saves. How much is computed again, on average?"
+        ),
+        lambda every, pause, restart, between: (pause / between, every / 2 / between, restart / between): (
+            "each save stops training, whether or not a failure follows. How often is there one?"
+        ),
+        lambda every, pause, restart, between: (every / pause, between / every * 2, between / restart if restart else 0): (
+            "these are upside down. A share is what is lost, divided by the time in which it is lost once."
+        ),
+        lambda every, pause, restart, between: sum(shares_lost(every, pause, restart, between)): (
+            "that's all of it. Return the three shares apart."
+        ),
+    },
+    thought="for each of the three: how many seconds does it take each time, and how many seconds are there between two such times?",
+)
 
 # --- agreed -------------------------------------------------------------------------------
 
@@ -131,4 +163,4 @@ KEEPER = valued(
     praise="In a pair, host 1's copy is with {}.",
 )
 
-TASKS = (AGREED, TO_HEAL, KEEPER)
+TASKS = (SHARES_LOST, AGREED, TO_HEAL, KEEPER)
