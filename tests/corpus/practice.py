@@ -2063,6 +2063,13 @@ def largest_word(x):
     return x
 
 
+@wrong("my_column", "the whole matrix came to every rank")
+def whole_matrix(row):
+    matrix = [torch.zeros_like(row) for _ in range(dist.get_world_size())]
+    dist.all_gather(matrix, row)
+    return torch.stack(matrix)[:, dist.get_rank()].clone()
+
+
 @wrong("my_sum", "all the sums came to every rank")
 def all_sums(row):
     dist.all_reduce(row)

@@ -33,7 +33,7 @@ def puzzle(
 
     def budget(case, args):
         words = "any number of calls" if calls is None else f"{calls} call{'s' * (calls != 1)} per rank"
-        words += ", and no more bytes than its own sum needs" * bool(most)
+        words += ", and no more bytes than its own result needs" * bool(most)
         n = case.world_size
         return Budget(words, calls=None if calls is None else [calls] * n, received=most and [most(n)] * n)
 
@@ -207,6 +207,7 @@ MY_COLUMN = puzzle(
     columns,
     {
         "values": "element k of your row belongs to rank k, and every rank has one for you.",
+        "received": "the whole matrix came to every rank, which wants one column. Which collective sends each rank its own part?",
         "RankFailed": "each rank has N numbers before and N after. Which collective keeps the size? If that's the one you called: "
         "`all_to_all` takes lists, so which form takes one tensor?",
     },
@@ -214,6 +215,7 @@ MY_COLUMN = puzzle(
         (zeros, "`column` is still zeros. Did your row go into the call? The output comes first, then the input."),
         (own, "this is your row. Which call sends its elements to the others?"),
     ],
+    most=lambda n: 4 * (n - 1),
     draw=rows,
     parameters=("row",),
 )
