@@ -197,7 +197,7 @@ def test_a_script_that_ends_before_its_collector_is_there_is_recorded(link):
             while {"end": True} not in (asked := [what for what, _ in frames]):
                 frames += pipe.receive()
             assert asked[0]["rank"] == 0
-            ring = RingReader(pipe.descriptors.pop())
+            ring = RingReader(pipe.descriptors.pop(0))
             pieces = [piece for piece, _ in ring.read()]
             ring.close()
             messages = [message for piece in pieces for _, message in MessageDecoder(0, 0.0).hear(piece, False)]

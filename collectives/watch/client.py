@@ -134,8 +134,12 @@ class Client:
                 return self._hang_up()
             about = {"rank": self._rank, "host": socket.gethostname(), "pid": os.getpid(), "began": self._began}
             about["processes"] = this_host()
-            self._pipe.send(about, descriptors=(self._ring.descriptor,))
-            os.close(self._ring.descriptor)
+            descriptors = [self._ring.descriptor]
+            with suppress(OSError, AttributeError):  # the collector may come when this process has ended
+                descriptors.append(os.pidfd_open(os.getpid()))
+            self._pipe.send(about, descriptors=descriptors)
+            for descriptor in descriptors:
+                os.close(descriptor)
             self._up.set()
             while not self._ended.is_set():
                 frames = self._pipe.receive()

@@ -25,15 +25,16 @@ def this_host() -> str:
 
 
 class Process:
-    """A running process of this host, whose end makes its file descriptor readable.
+    """A process of this host, whose end makes its file descriptor readable.
 
-    Raises OSError where there is none of this number, or the system has no such descriptors.
+    handle: such a descriptor, as the process itself has opened it: then it may have ended.  Raises OSError where there
+    is none of this number, or the system has no such descriptors.
     """
 
-    def __init__(self, pid: int) -> None:
+    def __init__(self, pid: int, handle: int | None = None) -> None:
         if not hasattr(os, "pidfd_open"):
             raise OSError("this system has no pidfd_open")
-        self._pid, self._fd = pid, os.pidfd_open(pid)
+        self._pid, self._fd = pid, os.pidfd_open(pid) if handle is None else handle
 
     def fileno(self) -> int:
         return self._fd

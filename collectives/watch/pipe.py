@@ -5,7 +5,7 @@ import socket
 import struct
 import sys
 import threading
-from typing import Any
+from typing import Any, Sequence
 
 _SIZES = struct.Struct("!II")
 _MAX_RECEIVED = 1 << 20  # bytes that are received at once
@@ -28,7 +28,7 @@ class Pipe:
         self._unread = bytearray()
         self._sending = threading.Lock()  # a frame that is larger than the room in the socket goes out in parts
 
-    def send(self, what: dict, data: bytes = b"", descriptors: tuple[int, ...] = ()) -> None:
+    def send(self, what: dict, data: bytes = b"", descriptors: Sequence[int] = ()) -> None:
         text = json.dumps(what).encode()
         frame = _SIZES.pack(len(text), len(data)) + text + data
         with self._sending:
@@ -38,7 +38,7 @@ class Pipe:
     def receive(self) -> list[Frame] | None:
         """The frames that have come to their ends; None once the connection has ended."""
         if self.sock.family == socket.AF_UNIX:
-            data, descriptors, *_ = socket.recv_fds(self.sock, _MAX_RECEIVED, 1)
+            data, descriptors, *_ = socket.recv_fds(self.sock, _MAX_RECEIVED, 2)
             self.descriptors += descriptors
         else:
             data = self.sock.recv(_MAX_RECEIVED)

@@ -28,7 +28,7 @@ class Local(Pipe):
 
     def meet(self, about: dict) -> None:
         """Set its number, and open its ring."""
-        self.number, self.ring = about["rank"], RingReader(self.descriptors.pop())
+        self.number, self.ring = about["rank"], RingReader(self.descriptors.pop(0))
 
     def tell(self, what: dict) -> None:
         with suppress(OSError):  # its end will be read
@@ -123,7 +123,7 @@ class Host:
         self.arrived(rank, about)
         if about["processes"] == self._here:
             with suppress(OSError):  # it may have ended
-                rank.process = Process(about["pid"])
+                rank.process = Process(about["pid"], next(iter(rank.descriptors), None))
                 self._select.register(rank.process, selectors.EVENT_READ, partial(self._process_ended, rank))
                 self._connected += 1
 
