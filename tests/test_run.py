@@ -488,6 +488,13 @@ def test_a_result_that_nobody_can_read_is_named():
         model = torch.nn.Linear(2, 2)
         if way == "x.contiguous()":
             dist.all_reduce(x.contiguous())
+        elif way == "x[...].contiguous()":
+            dist.all_reduce(x[0].contiguous())
+        elif way == "x[...], a copy":
+            dist.all_reduce(x[[0, 2]])
+        elif way == "metrics[...].double(...)":
+            metrics = {"loss": torch.ones(1)}
+            dist.all_reduce(metrics["loss"].double())
         elif way == "x / ...":
             dist.all_reduce(x / 2)
         elif way == "model.weight.detach(...)":
@@ -501,6 +508,9 @@ def test_a_result_that_nobody_can_read_is_named():
 
     told = {
         "x.contiguous()": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "x[...].contiguous()": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "x[...], a copy": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "metrics[...].double(...)": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "x / ...": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "model.weight.detach(...)": "Rank 1 got the result of broadcast #1 (",
         "model.bias.detach(...)": "Rank 1 got the result of recv #1 (",
@@ -518,6 +528,9 @@ def test_a_result_that_somebody_may_read_is_no_loss():
         dist.all_reduce(x.contiguous())  # x itself
         dist.all_reduce(x.view(-1))  # a view of it
         dist.all_reduce(x[1:])
+        dist.all_reduce(x[1:].contiguous())
+        dist.all_reduce(holder[0].contiguous())
+        dist.all_reduce([x, torch.ones(1)].pop())
         dist.all_reduce(model.weight.detach())
         dist.all_reduce(torch.ones(1))  # as a barrier
         dist.all_reduce(torch.ones(1).contiguous())

@@ -19,15 +19,20 @@ FILLED = {
     "all_reduce", "broadcast", "reduce", "scatter", "recv", "all_gather_single", "reduce_scatter", "reduce_scatter_single",
     "all_to_all_single",
 }  # fmt: skip
+MOST_ITEMS = 64  # of a list, or a dict, that are looked at
 SHOW_VARIABLES = {"locals", "vars", "dir", "eval", "exec"}  # functions that give a program its frame's variables
 FILLED_LISTS = {"broadcast_object_list", "scatter_object_list", "recv_object_list", "all_gather_object"}
 
 
 class Argument(NamedTuple):
-    """An expression of a program: `names` joined by dots, then a method or an operator.  text: "x.contiguous()", "[...]"."""
+    """An expression of a program: `names` joined by dots, an index perhaps, then a method or an operator.
+
+    text: "x.contiguous()", "x[...].contiguous()", "[...]".
+    """
 
     names: tuple[str, ...]
     text: str
+    indexed: bool = False
 
 
 def discarded(op: str, within: str | None, frame: FrameType | None, outputs: list[torch.Tensor]) -> str | None:
@@ -44,9 +49,12 @@ def discarded(op: str, within: str | None, frame: FrameType | None, outputs: lis
         return argument.text
     variables = _variables(frame, argument.names[0])
     source, output = _value(variables, argument.names), outputs[0]
-    if not isinstance(source, torch.Tensor) or source.layout != torch.strided or output.layout != torch.strided:
+    sources = list(source.values()) if type(source) is dict else source if type(source) in (list, tuple) else ()
+    sources = [source] if isinstance(source, torch.Tensor) else sources if argument.indexed else ()
+    dense = all(isinstance(x, torch.Tensor) and x.layout == torch.strided for x in (output, *sources[:MOST_ITEMS]))
+    if not dense or not 0 < len(sources) <= MOST_ITEMS:
         return None
-    is_copy = output is not source and output.untyped_storage().data_ptr() != source.untyped_storage().data_ptr()
+    is_copy = output.untyped_storage().data_ptr() not in [x.untyped_storage().data_ptr() for x in sources]
     return argument.text if is_copy and not any(value is output for value in variables.values()) else None
 
 
@@ -72,20 +80,25 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
     kind = parts[-1].opname
     if parts[0].opname in ("BUILD_LIST", "LIST_EXTEND") and kind in ("BUILD_LIST", "LIST_EXTEND", "BINARY_OP"):
         return Argument((), "[...]")
-    if not parts[0].opname.startswith("LOAD_") or not (kind.startswith("CALL") or kind == "BINARY_OP"):
+    if not parts[0].opname.startswith("LOAD_") or not kind.startswith(("CALL", "BINARY_")):
         return None
     names: list[str] = []
+    index = ""
     for step in parts:
+        if names and (step.opname in _INDEXES or step.argrepr == "[]"):
+            index = "[...]"
+            continue
         if step.opname in ("LOAD_METHOD", "BINARY_OP") or kind.startswith("CALL") and _calls_next(parts, step):
             act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else f".{step.argval}(...)"
             act = ".contiguous()" if act == ".contiguous(...)" else act
-            return Argument(tuple(names), ".".join(names) + act) if names else None
-        if step.opname not in _LOADS:
+            return Argument(tuple(names), ".".join(names) + index + act, bool(index)) if names else None
+        if index or step.opname not in _LOADS:
             return None
         names.append(step.argval)
-    return None
+    return Argument(tuple(names), ".".join(names) + index, True) if index else None
 
 
+_INDEXES = {"BINARY_SUBSCR", "BINARY_SLICE"}
 _LOADS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
 
 
