@@ -84,7 +84,7 @@ def swap(x, first):
     """The other's x; rank `first` sends first."""
     rank, theirs = dist.get_rank(), x.clone()
     for sends in [True, False] if rank == first else [False, True]:
-        if rank < 2:
+        if rank < 2 <= dist.get_world_size():
             dist.send(x, 1 - rank) if sends else dist.recv(theirs, 1 - rank)
     return theirs
 
@@ -102,6 +102,18 @@ def both_send_first(x):
 @wrong("swap_in_turn", "Stuck")
 def both_receive_first(x):
     return swap(x, None)
+
+
+@wrong("swap_in_turn", "Does it exist")
+def with_itself(x):
+    theirs = x.clone()
+    if dist.get_rank() == 0:
+        dist.send(x, 1)
+        dist.recv(theirs, 1)
+    elif dist.get_rank() == 1:
+        dist.recv(theirs, 0)
+        dist.send(x, 0)
+    return theirs
 
 
 @wrong("swap_in_turn", "What do the other ranks return")

@@ -135,19 +135,21 @@ FROM_THE_LAST = Task(
 
 
 def swapped(args):
-    (first,), (second,), *others = args
-    return [second, first, *(x for (x,) in others)]
+    own = [x for (x,) in args]
+    return [*reversed(own[:2]), *own[2:]]
 
 
 SWAP_IN_TURN = Task(
     "swap_in_turn",
-    FEW[:-1],  # it takes two
+    FEW,
     draw,
     swapped,
     lambda case, args: Budget(
-        "one message from rank 0 and one from rank 1", messages=[1, 1] + [0] * (case.world_size - 2), steps=2
+        "one message from rank 0 and one from rank 1",
+        messages=[int(case.world_size > 1 > rank - 1) for rank in range(case.world_size)],
+        steps=2,
     ),
-    needs=lambda case, args: [size(case)] * 2 + [0] * (case.world_size - 2),
+    needs=lambda case, args: [size(case) * (case.world_size > 1 > rank - 1) for rank in range(case.world_size)],
     allowed=MESSAGES,
     suspects=(
         Suspect(
@@ -160,7 +162,7 @@ SWAP_IN_TURN = Task(
             where_wrong=True,
         ),
         Suspect(
-            lambda args: [torch.zeros_like(args[0][0])] * 2 + [x for (x,) in args[2:]],
+            lambda args: [torch.zeros_like(x) if rank < 2 else x for rank, (x,) in enumerate(args)],
             "this is the empty buffer. Does a `recv` write into the one that's returned?",
         ),
     ),
@@ -170,7 +172,7 @@ SWAP_IN_TURN = Task(
         "Stuck": OnError(
             r"A send completes only", "if both send first, neither receives. Let one of them receive first, and then send."
         ),
-        "RankFailed": OnError(r"no rank", "who is the other one of ranks 0 and 1? 1 - rank is."),
+        "RankFailed": OnError(r"no rank|^1 rank: ", "the other one of ranks 0 and 1 is 1 - rank. Does it exist?"),
         "inputs": "what arrives needs its own buffer.",
     },
 )
