@@ -44,7 +44,7 @@ class Decision(NamedTuple):
 
     kind: "clock", "files", "random", "reduce": its condition asks for that; "set": the order of a loop; "handler": it handles an
     exception; "leaves": continue, break or return; "barrier": the same, right after a barrier.  call: the line of the
-    call.  attempt: the lines whose exceptions a handler handles.  branch: of an `if`, the one that the call is in.
+    call.  attempt: the lines whose exceptions a handler handles.  branch: the side of an `if` that the call is in.
     """
 
     kind: str
