@@ -23,7 +23,7 @@ CEILINGS = {
     "collectives/cost": 1_494,
     "collectives/draw": 1_808,
     "collectives/figures": 674,
-    "collectives/judge": 3_542,
+    "collectives/judge": 3_546,
     "collectives/launch": 3_686,
     "collectives/log": 1_710,
     "collectives/machines": 940,

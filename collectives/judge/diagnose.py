@@ -155,7 +155,7 @@ def out_of_order(call: Call, earlier: Iterable[Call]) -> Call | None:
 def _are_different(call: Call, earlier: Iterable[Call]) -> bool:
     """Whether the lines of a call belong to different calls: a rank was in an earlier one where another is in this.
 
-    A root's line proves nothing: ranks may take turns.  A call of Join's own doesn't fit only where ranks have parted.
+    A root's line proves nothing: ranks may take turns.  Join's own calls fit unless ranks have parted before.
     """
     lines = {e.line: e for e in call if e.line}
     if call.one_line or same_place(lines):
