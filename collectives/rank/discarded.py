@@ -92,13 +92,14 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
             act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else f".{step.argval}(...)"
             act = ".contiguous()" if act == ".contiguous(...)" else act
             return Argument(tuple(names), ".".join(names) + index + act, bool(index)) if names else None
-        if index or step.opname not in _LOADS:
+        if index or step.opname not in _LOADS | _LOAD_PAIRS:
             return None
-        names.append(step.argval)
+        names.append(step.argval[0] if step.opname in _LOAD_PAIRS else step.argval)
     return Argument(tuple(names), ".".join(names) + index, True) if index else None
 
 
 _INDEXES = {"BINARY_SUBSCR", "BINARY_SLICE"}
+_LOAD_PAIRS = {"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"}  # variables at once, from Python 3.13 onward
 _LOADS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
 
 
