@@ -274,7 +274,7 @@ def told_by_run(name: str) -> str:
 def told_by_watch(name: str, *options: str) -> str:
     """The lines that watch prints about a report under torchrun."""
     with tempfile.TemporaryDirectory() as folder:
-        watch = ["-m", "collectives.watch", "--record", f"{folder}/record", "--patience", "4", *options]
+        watch = ["-m", "collectives.watch", "--record", f"{folder}/record", "--patience", "20", *options]
         return under_torchrun(name, *watch)
 
 
