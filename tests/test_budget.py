@@ -22,8 +22,8 @@ CEILINGS = {
     "collectives/collect": 267,
     "collectives/cost": 1_494,
     "collectives/draw": 1_808,
-    "collectives/figures": 674,
-    "collectives/judge": 3_546,
+    "collectives/figures": 771,
+    "collectives/judge": 3_542,
     "collectives/launch": 3_686,
     "collectives/log": 1_710,
     "collectives/machines": 940,
@@ -37,7 +37,7 @@ CEILINGS = {
     "collectives/watch": 11_226,
     "grader": 4_207,
     "helpers": 5_623,
-    "tools": 3_217,
+    "tools": 3_234,
 }
 
 

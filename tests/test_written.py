@@ -19,7 +19,7 @@ from collectives.planner import Division, shape
 from collectives.play import step
 from helpers.views.planner import planner
 from tests import ROOT
-from tests.corpus import practice, puzzles
+from tests.corpus import incidents, practice, puzzles
 from tests.moving import Moved
 from tools.site.page_tasks import tasks
 
@@ -51,6 +51,7 @@ RING = inspect.cleandoc(
 ORDERS = "def schedule_within(*shape):\n    return [['F0', 'B0', 'F1', 'B1'], ['F1', 'F0', 'B0', 'B1']]"
 TASKS = {name: json.loads(json.dumps(task)) for (_, name), task in tasks().items()}  # as a page has them
 ANSWERS = {"faster_all_reduce": puzzles, "schedule_within": puzzles, "pipeline": practice}
+ANSWERS |= dict.fromkeys(incidents.RIGHT, incidents)
 
 
 def test_it_runs_with_the_standard_library_alone():

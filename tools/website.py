@@ -154,7 +154,9 @@ class Figures:
         asked = self.written[named[1]] | {"place": f"{self.page.parent}/{named[1]}", "weighs": self.weighs}
         function = next(part for part in ast.parse(source).body if getattr(part, "name", None) == named[1])
         upto = "\n".join(source.splitlines()[: function.end_lineno])  # the calls of it are for JupyterLab
-        return self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
+        links = [f'<a href="{self.static}/incidents/{name}">{Path(name).name}</a>' for name in asked["task"].get("files", ())]
+        files = f"<details><summary>{len(links)} files</summary>{', '.join(links)}</details>" if links else ""
+        return files + self._live({"kind": "write", "source": upto, **asked}, f"<pre>{escape(upto)}</pre>")
 
     def _live(self, recording: dict, instead: str) -> str:
         """The HTML of a recording that plays, and of its replacement in a browser without scripts."""
@@ -462,6 +464,7 @@ def prepared(source: Path) -> None:
         shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns(".*", "tasks"))
     for page in ("README.md", "INSTALL.md"):
         shutil.copy(ROOT / page, source)
+    shutil.copytree(EXERCISES / "incidents", static / "incidents", ignore=shutil.ignore_patterns("*.md"))
     draw_pictures(source, static / "figures")
     weighs = python.serve(BUILD_FOLDER, static / "python")
     written = {place: {"task": asked} for place, asked in tasks().items()} if weighs else {}

@@ -19,6 +19,7 @@ from ..algorithms.schedule import Schedule, add, copy, title
 from ..cost.message_cost import seconds
 from ..format import duration, number, size
 from ..machines.presets import gpu_nodes
+from .incident import Incident
 from .playback import playback
 
 PAUSE = 900  # milliseconds a step is shown while it plays
@@ -38,8 +39,9 @@ class WrongAnswer(Exception):
 def evaluate(source: str, task: dict) -> dict:
     """The outcome of code: {printed, words, plays, board} if it is right, else {printed, failure, line, plays, board}.
 
-    task: {name, kind, cases, board}.  The code defines the function `name`, which returns a Schedule, or for the kind
-    "pipeline" the rows of one.  A case has the `arguments` that it is called with, and what it must return then: `is`
+    task: {name, kind, cases, board}.  The code defines the function `name`, which returns a Schedule, for the kind
+    "pipeline" the rows of one, and for the kind "incident" who is drained and why; then the task has the fields of an
+    Incident for its cases.  A case has the `arguments` that it is called with, and what it must return then: `is`
     (attributes and their values) and bounds, `steps` of a schedule, `keeps` and `time` of a pipeline.  The first case
     is played.  board: {arguments, rows, sizes, node, most}; rows as `standing` makes them, for the other entries, and
     the most seconds at each size.
@@ -82,6 +84,8 @@ def _defined(source: str, name: str) -> Callable:
 
 
 def _judge(function: Callable, task: dict) -> dict:
+    if task["kind"] == "incident":
+        return _incident(Incident(*task["incident"]), function())
     check = _pipeline if task["kind"] == "pipeline" else _schedule
     calls = [f"{task['name']}({', '.join(map(str, case['arguments']))})" for case in task["cases"]]
     first, *_ = [check(call, function(*case["arguments"]), case) for call, case in zip(calls, task["cases"])]
@@ -103,6 +107,13 @@ def _ranked(s: Schedule, board: dict, plays: dict) -> list[list]:
             )
             raise WrongAnswer(words, plays, rows)
     return rows
+
+
+def _incident(incident: Incident, answer: Any) -> dict:
+    if mistake := incident.mistake(answer):
+        words, thought = mistake
+        raise WrongAnswer(f"{words}\nThink: {thought}" if thought else words)
+    return {"words": incident.debrief(answer), "plays": None}
 
 
 def _compare(call: str, what: Any, case: dict) -> None:

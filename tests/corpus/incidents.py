@@ -363,13 +363,15 @@ def claims(truth: Truth) -> dict[str, str]:
 
 
 def sealed_file(task) -> str:
-    """The text of the sealed file.  task: the module of the exercise."""
-    entries = {
-        task.fingerprint(number, claim): task.sealed(number, claim, words.encode()).hex()
+    """The text of the sealed file: by incident, the sealed sentences.  task: the module of the exercise."""
+    sentences = {
+        number: {
+            task.fingerprint(number, claim): task.sealed(number, claim, words.encode()).hex()
+            for claim, words in claims(truth).items()
+        }
         for number, truth in TRUTHS.items()
-        for claim, words in claims(truth).items()
     }
-    return json.dumps(dict(sorted(entries.items())), indent=1) + "\n"
+    return json.dumps(sentences, indent=1, sort_keys=True) + "\n"
 
 
 if __name__ == "__main__":

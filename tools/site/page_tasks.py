@@ -1,5 +1,7 @@
 """The functions that a reader can write on the site, since they need Python alone, with their tasks."""
 
+import json
+import re
 from typing import Iterable
 
 from collectives.algorithms import (
@@ -14,6 +16,7 @@ from collectives.algorithms import (
 )
 from collectives.figures.written import standings
 from collectives.format import size
+from helpers.course import EXERCISES
 
 FLAT = (
     naive_all_reduce, tree_all_reduce, ring_all_reduce, doubling_all_reduce, rabenseifner_all_reduce,
@@ -64,6 +67,14 @@ def race() -> dict:
     }
 
 
+def incident(number: int, sentences: dict[str, str]) -> dict:
+    """A task whose function says which hosts to drain.  sentences: as an Incident has them."""
+    files = sorted((EXERCISES / "incidents" / f"{number:02}").iterdir())
+    hosts = sorted({host for file in files for host in re.findall(r"\b(?:node|cn)\d\d", file.name + file.read_text(encoding="utf-8"))})
+    names = [f"{number:02}/{file.name}" for file in files]
+    return {"name": f"incident_{number}", "kind": "incident", "incident": (number, hosts, sentences), "files": names}
+
+
 def tasks() -> dict[tuple[str, str], dict]:
     """Notebook and function -> the task for `collectives.figures.written`."""
     ring = schedule("my_ring", "all_reduce", [(n,) for n in (4, 1, 2, 3, 5, 8)], board=steps_and_bytes())
@@ -71,10 +82,13 @@ def tasks() -> dict[tuple[str, str], dict]:
     clusters = (4, 2), (8, 4), (12, 4), (6, 3), (10, 5), (12, 2), (7, 1), (5, 5), (1, 1), RACE
     faster = schedule("faster_all_reduce", "all_reduce", clusters, board=race())
     goals = (2, 4, 2), (3, 5, 2), (4, 8, 1), (4, 8, 4, 33), (4, 8, 3, 42), (8, 16, 4, 110), (6, 11, 3, 78), (2, 7, 9)
+    sealed = json.loads((EXERCISES / "tasks" / "19_which_node.json").read_text(encoding="utf-8"))
+    nights = [incident(int(number), sentences) for number, sentences in sealed.items()]
     rows = {"name": "schedule_within", "kind": "pipeline", "cases": [within(*goal) for goal in goals]}
     return {
         ("09_algorithms", "my_ring"): ring,
         ("09_algorithms", "pipeline"): {"name": "pipeline", "kind": "schedule", "cases": chains},
         ("09_beat_the_schedule", "faster_all_reduce"): faster,
         ("14_within_memory", "schedule_within"): rows,
+        **{("19_which_node", night["name"]): night for night in nights},
     }
