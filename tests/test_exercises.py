@@ -452,7 +452,7 @@ def test_an_incident_is_judged_by_the_truth_as_the_corpus_has_it():
             judged.verdict(case, (), truth.answer, True) is None
             and judged.praise(case, (), truth.answer) == truth.debrief
         )
-        innocent = {*task.hosts(number), task.NONE} - set(truth.answer)
+        innocent = {*task.hosts(number), task.NO_HOST} - set(truth.answer)
         assert all(judged.verdict(case, (), {host: "gpu"}, True).thought for host in innocent)
         for host, reason in truth.answer.items():
             others = set(task.REASONS) - {reason}

@@ -7,7 +7,7 @@ accident.  Standard library alone, since a page of the website judges, too.
 import hashlib
 from typing import Any, NamedTuple
 
-NONE = "none"  # instead of a host's name
+NO_HOST = "none"  # instead of a host's name
 REASONS = (
     "gpu", "link", "memory", "heat", "host gone", "memory limit", "storage", "out of data", "different calls",
 )  # fmt: skip
@@ -47,18 +47,18 @@ class Incident(NamedTuple):
             return f"{self.name} has no answer yet: {what}", ""
         for host in answer:
             if against := self._about(host):
-                advice = "drain a node" if host == NONE else f"don't drain {host}"
+                advice = "drain a node" if host == NO_HOST else f"don't drain {host}"
                 return f"{self.name}: {advice}.", against
         if missing := self._sentence(f"only {', '.join(sorted(answer))}"):
             return f"{self.name}: {', '.join(answer)} is right, but not all.", missing
         for host, reason in answer.items():
             if against := self._about(host, reason):
-                which = "draining none" if host == NONE else host
+                which = "draining none" if host == NO_HOST else host
                 return f"{self.name}: {which} is right, but the reason isn't {reason!r}.", against
         return None
 
     def debrief(self, answer: dict[str, str]) -> str:
-        """What happened, for the right answer."""
+        """The story of the incident, for the right answer."""
         return self._sentence(f"debrief {canonical(answer)}") or ""
 
     def _sentence(self, claim: str) -> str | None:
@@ -77,10 +77,10 @@ class Incident(NamedTuple):
         if not isinstance(result, dict) or not result:
             raise ValueError('return a dict of at least one entry, such as {"node12": "gpu"} or {"none": "storage"}.')
         for host, reason in result.items():
-            if not isinstance(host, str) or host not in (NONE, *self.hosts):
-                raise ValueError(f"the hosts of this incident are {self.hosts[0]} to {self.hosts[-1]}, or it's {NONE!r}.")
+            if not isinstance(host, str) or host not in (NO_HOST, *self.hosts):
+                raise ValueError(f"the hosts of this incident are {self.hosts[0]} to {self.hosts[-1]}, or it's {NO_HOST!r}.")
             if not isinstance(reason, str) or reason not in REASONS:
                 raise ValueError(f"the reason for {host} must be one of {', '.join(map(repr, REASONS))}.")
-        if NONE in result and len(result) > 1:
-            raise ValueError(f"{NONE!r} is for an incident in which no host is drained, so it's alone.")
+        if NO_HOST in result and len(result) > 1:
+            raise ValueError(f"{NO_HOST!r} is for an incident in which no host is drained, so it's alone.")
         return result

@@ -82,15 +82,13 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
         return Argument((), "[...]")
     if not parts[0].opname.startswith("LOAD_") or not kind.startswith(("CALL", "BINARY_")):
         return None
-    names: list[str] = []
-    index = ""
+    names, index = list[str](), ""
     for step in parts:
         if names and (step.opname in _INDEXES or step.argrepr == "[]"):
             index = "[...]"
             continue
         if step.opname in ("LOAD_METHOD", "BINARY_OP") or kind.startswith("CALL") and _calls_next(parts, step):
-            act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else f".{step.argval}(...)"
-            act = ".contiguous()" if act == ".contiguous(...)" else act
+            act = f" {step.argrepr} ..." if step.opname == "BINARY_OP" else _SHORT.get(step.argval, f".{step.argval}(...)")
             return Argument(tuple(names), ".".join(names) + index + act, bool(index)) if names else None
         if index or step.opname not in _LOADS | _LOAD_PAIRS:
             return None
@@ -98,6 +96,7 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
     return Argument(tuple(names), ".".join(names) + index, True) if index else None
 
 
+_SHORT = {"contiguous": ".contiguous()"}
 _INDEXES = {"BINARY_SUBSCR", "BINARY_SLICE"}
 _LOAD_PAIRS = {"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"}  # variables at once, from Python 3.13 onward
 _LOADS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}

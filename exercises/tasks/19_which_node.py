@@ -8,10 +8,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from collectives.figures.incident import NONE, REASONS, Incident, fingerprint, sealed
+from collectives.figures.incident import NO_HOST, REASONS, Incident, fingerprint, sealed
 from helpers.exercise import Case, Finding, Puzzle
 
-__all__ = ["FILE", "HOSTS", "NONE", "REASONS", "TASKS", "fingerprint", "hosts", "sealed"]
+__all__ = ["FILE", "HOSTS", "NO_HOST", "REASONS", "TASKS", "fingerprint", "hosts", "sealed"]
 
 FILE = Path(__file__).with_suffix(".json")
 HOSTS = {  # incident -> hosts' names, and the numbers of the first and the last

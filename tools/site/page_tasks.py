@@ -68,7 +68,7 @@ def race() -> dict:
 
 
 def incident(number: int, sentences: dict[str, str]) -> dict:
-    """A task whose function says which hosts to drain.  sentences: as an Incident has them."""
+    """A task whose function names the hosts to drain.  sentences: as an Incident has them."""
     files = sorted((EXERCISES / "incidents" / f"{number:02}").iterdir())
     hosts = sorted({host for file in files for host in re.findall(r"\b(?:node|cn)\d\d", file.name + file.read_text(encoding="utf-8"))})
     names = [f"{number:02}/{file.name}" for file in files]
