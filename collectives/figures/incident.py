@@ -28,7 +28,7 @@ def canonical(answer: dict[str, str]) -> str:
 
 
 class Incident(NamedTuple):
-    """One of them.  hosts: their names.  sentences: by the fingerprint of a claim, the sealed sentence about it, in hex."""
+    """A recorded incident.  hosts: their names.  sentences: by the fingerprint of a claim, the sealed sentence about it, in hex."""
 
     number: int
     hosts: list[str]
