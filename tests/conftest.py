@@ -34,7 +34,7 @@ def pytest_collection_modifyitems(config, items):
     chosen = {Path(one.partition("::")[0]).resolve() for one in config.args} | set(map(ROOT.joinpath, changed()))
     for item in items:
         if item.path.suffix == ".ipynb" and item.path.stem not in QUICK[item.path.parent.name]:
-            due = is_taken(sorted(item.path.parent.glob("*.ipynb")).index(item.path), 8) or item.path in chosen
+            due = is_taken(sorted(item.path.parent.glob("*.ipynb")).index(item.path) + 4, 8) or item.path in chosen
             item.add_marker(pytest.mark.slow if due else pytest.mark.nightly)
     items.sort(key=lambda item: LONGEST.index(item.path.stem) if item.path.stem in LONGEST else len(LONGEST))
 

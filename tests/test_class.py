@@ -182,7 +182,7 @@ def workers_of_mine():
     return [p for p in psutil.Process().children() if "grader.worker" in p.cmdline()]
 
 
-@one_in(1, 3)
+@pytest.mark.nightly
 def test_a_killed_worker_is_replaced(tmp_path):
     def kill(done, student):
         if done == 1:

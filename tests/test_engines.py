@@ -98,6 +98,7 @@ def test_what_is_no_engine():
         jobs.run(gather_ranks, "host1")
 
 
+@pytest.mark.nightly
 def test_engines_that_die_or_hang_are_named_and_the_next_run_works(client):
     pids = client[:].apply_sync(os.getpid)
 

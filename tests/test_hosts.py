@@ -507,7 +507,7 @@ def rank_2(torchrun):
     return process
 
 
-@one_in(1, 2)
+@pytest.mark.nightly
 def test_a_training_that_is_told_to_stop_is_saved_and_goes_on_from_there(tmp_path):
     checkpoint = tmp_path / "new" / "checkpoint.pt"
     code, said = trained_until_told(checkpoint, 3, rank_2)

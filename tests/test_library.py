@@ -91,7 +91,7 @@ def required(requirements) -> set[str]:
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_a_job_next_to_a_helpers_of_its_own_is_watched_with_torch_alone_and_drawn_with_the_extras(python, tmp_path):
     (tmp_path / "train.py").write_text(TRAIN)
     (tmp_path / "helpers.py").write_text("def doubled(x):\n    return 2 * x\n")

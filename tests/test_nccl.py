@@ -253,7 +253,7 @@ def test_what_is_complete_is_found_to_be_before_anybody_is_told_of_a_hang(job):
     assert all(len(mine) == 3 and all(e.end is not None for e in mine) for mine in record.events)
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_rank_that_the_watchdog_ends_is_not_accused(job):
     code, said, record = job("absent", "--patience", "3", ranks=3, limit=10)
     assert code == 1 and "Watchdog caught" in said

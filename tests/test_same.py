@@ -194,7 +194,7 @@ for step in range(1000):
 """
 
 
-@pytest.mark.slow
+@pytest.mark.nightly
 def test_the_stage_that_waits_for_a_stopped_one_is_compared(tmp_path):
     (tmp_path / "train.py").write_text(PIPELINE)
     command = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "-m", "collectives.watch"]
