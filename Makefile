@@ -48,7 +48,7 @@ test-gpu: check ## the recorder on this machine's GPUs (needs the CUDA build of 
 
 test-browser: check ## the course in JupyterLab and on its website in a real browser; pictures in screenshots/ (needs Chromium)
 	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
-	export BROWSER_TESTS=required; $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" -n $$(( $(JOBS) + 1 )) --dist loadfile $(BROWSER) $(ARGS) $(OR_ALONE)
+	export BROWSER_TESTS=required; $(IN_ENV) -m pytest -rA --durations=10 -m "not nightly" -n $$(( $(JOBS) + 1 )) --dist loadfile --no-loadscope-reorder $(BROWSER) $(ARGS) $(OR_ALONE)
 
 notebooks: env ## execute notebooks in place (NB=notebooks/... for one) and tidy them
 	@$(IN_ENV) -m tools.notebooks $(NB)

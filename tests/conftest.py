@@ -8,6 +8,7 @@ import textwrap
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 
 from tests import ROOT, areas
 from tests.sampling import is_taken
@@ -74,8 +75,13 @@ def script(tmp_path):
 
 @pytest.fixture(scope="session")
 def site(tmp_path_factory):
-    """The folder of the website, with a page of figures that play."""
+    """The folder of the website, with a page of figures that play: one for all workers."""
     from tests.website import build
 
-    built = build(tmp_path_factory.mktemp("site"))
+    place = tmp_path_factory.getbasetemp()
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        place = place.parent
+    with FileLock(place / "site.lock"):
+        made = place / "site" / "course" / "_site"
+        built = made if made.exists() else build(place / "site")
     return pytest.skip(built) if isinstance(built, str) else built

@@ -19,15 +19,16 @@ NOT_PART_OF_IT = shutil.ignore_patterns(
     ".git", ".venv*", ".*_cache", "_site", "__pycache__", "screenshots", "progress.md"
 )
 
-SITE = dict.fromkeys(("test_site", "test_website", "test_axe", "test_writing", "test_typing", "test_marking"), "site")
+SITE = dict.fromkeys(("test_website", "test_axe"), "site")  # half of what needs it; the other half comes once it is built
+PAGES = dict.fromkeys(("test_site", "test_writing", "test_typing", "test_marking"), "pages")
 COURSE = dict.fromkeys(("test_lab", "test_second_day"), "course")
 
 
 class BySharedFixture(LoadFileScheduling):
-    """Gives the files that share a website or a JupyterLab to one worker, which builds or starts it once."""
+    """Gives the files that share a JupyterLab to one worker, which starts it once, and those of the website to two."""
 
     def _split_scope(self, nodeid):
-        return (SITE | COURSE).get(Path(nodeid.partition("::")[0]).stem, "lab")
+        return (SITE | PAGES | COURSE).get(Path(nodeid.partition("::")[0]).stem, "lab")
 
 
 def pytest_xdist_make_scheduler(config, log):
