@@ -35,6 +35,7 @@ def test_a_ring_is_written_proved_and_played(cell_of):
         field.focus()
     run.click()
     cell.get_by_text("Proved: my_ring(4), my_ring(1)").wait_for(timeout=PATIENCE)
+    cell.locator(".sheet svg").scroll_into_view_if_needed()  # it plays once it is seen
     cell.locator(".count", has_text="6 of 6").wait_for(timeout=PATIENCE)
     assert cell.get_by_role("row", name="yours 14 1.75").is_visible()
 
