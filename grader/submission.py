@@ -15,7 +15,7 @@ from nbformat import NotebookNode
 
 from helpers.exercise.notebook import checks_of, exercises, is_answer, is_check, pristine, without_solution
 
-from .inside.cell import compiled
+from .inside.cell import code_of
 
 MOST_CELLS = 2_000
 MOST_CHARACTERS = 16_384  # of an answer, lest it is a table of inputs that were seen; the tests' longest has 3,467
@@ -111,7 +111,7 @@ def _parts(wanted: NotebookNode, first: SubmittedCell, cells: list[SubmittedCell
     source = "\n".join(cell.source for cell in parts)
     try:
         if len(source) <= MOST_CHARACTERS:  # else they are refused, and compiling them may take minutes
-            compiled(source)
+            code_of(source)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return [first]
     return parts

@@ -14,7 +14,7 @@ SPINE = (
     "launch/run", "launch/session", "launch/workers", "launch/server", "launch/process",
     "rank/kernel", "rank/tracer", "rank/operators", "log/event", "log/calls", "outcome/run", "draw/panels",
 )  # fmt: skip
-MOST_OF_SPINE = 2_094
+MOST_OF_SPINE = 2_090
 # Lines of a room's Python files, those of a room within it too.
 CEILINGS = {
     "collectives/algorithms": 2_908,
@@ -24,18 +24,18 @@ CEILINGS = {
     "collectives/draw": 1_808,
     "collectives/figures": 771,
     "collectives/judge": 3_542,
-    "collectives/launch": 3_686,
+    "collectives/launch": 3_756,
     "collectives/log": 1_710,
     "collectives/machines": 940,
     "collectives/outcome": 255,
     "collectives/planner": 1_889,
     "collectives/pretend": 3_701,
-    "collectives/rank": 3_329,
+    "collectives/rank": 3_331,
     "collectives/remote": 1_319,
     "collectives/same": 3_111,
     "collectives/train": 2_213,
     "collectives/watch": 11_226,
-    "grader": 4_207,
+    "grader": 4_205,
     "helpers": 5_623,
     "tools": 3_234,
 }

@@ -25,7 +25,7 @@ from grader.class_report import _csv, listing, rendered
 from grader.entries import MAX_FILES, NAMES, find, naming, remarks
 from grader.folder import Unfit
 from grader.gradebook import CheckScore, Grading, students, summary, unknown
-from grader.inside.cell import compiled
+from grader.inside.cell import code_of
 from helpers.course import EXERCISES, NOTEBOOKS, ROOT, SOLUTIONS
 from helpers.exercise.notebook import is_answer, pristine, without_solution
 from tests.corpus import answers
@@ -396,7 +396,7 @@ def test_a_name_is_the_same_whether_its_accents_stand_alone_or_not(tmp_path):
 def test_a_character_that_no_program_has_is_named(odd):
     source = f"{RIGHT}\n# {odd}"
     with pytest.raises(SyntaxError, match="Line 5: .* is a character that no program has"):
-        compiled(source)
+        code_of(source)
     assert alike.pieces(source, "") and not alike.is_own(source, RING)
 
 

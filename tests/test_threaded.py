@@ -11,6 +11,7 @@ import time
 from contextlib import redirect_stdout
 from io import StringIO
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
@@ -184,6 +185,45 @@ def test_the_process_is_left_as_it_was():
     assert first == second and len(set(first)) == 4  # each has its own random numbers
     after = torch.get_rng_state(), random.getstate(), sys.stdout, sys.excepthook, dist.new_group, os.environ.get("RANK")
     assert torch.equal(before[0], after[0]) and before[1:] == after[1:] and not dist.is_initialized()
+
+
+def draws(seeding):
+    """Numbers from all three generators, in each of three turns; an odd number of normal ones, which come in pairs."""
+    rank, found = dist.get_rank(), []
+    if rank in seeding:
+        torch.manual_seed(rank), random.seed(rank), np.random.seed(rank)
+    for _ in range(3):
+        found += [torch.rand(1).item(), random.random(), random.gauss(0, 1), np.random.rand(), np.random.randn()]
+        dist.barrier()
+    return found
+
+
+@pytest.mark.parametrize("seeding", [(), (2,), (0, 1, 2, 3)])
+def test_a_rank_draws_its_own_numbers_whoever_draws_meanwhile(seeding):
+    real, pretended = run(draws, seeding, world_size=4).results, run(draws, seeding, world_size=4, pretend=True).results
+    assert [pretended[rank] for rank in seeding] == [real[rank] for rank in seeding]
+    drawn = [number for numbers in pretended for number in numbers]
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_call_that_ends_before_all_have_made_it_is_judged_as_with_real_ranks():
+    def differs(kind):
+        rank = dist.get_rank()
+        x = torch.ones(3) if kind != "size" or rank != 3 else torch.ones(4)
+        if kind == "collective" and rank == 1:
+            dist.all_reduce(x)
+        else:
+            dist.broadcast(x, 1 if kind == "root" and rank == 2 else 0)
+        return x.tolist()
+
+    for kind in ("none", "size", "root", "collective"):
+        words = []
+        for pretend in (False, True):
+            try:
+                words.append(str(run(differs, kind, world_size=5, pretend=pretend).results))
+            except Mismatch as error:
+                words.append(str(error))
+        assert words[0] == words[1], words
 
 
 def test_an_interrupt_names_where_the_ranks_were():

@@ -117,8 +117,7 @@ class PretendedWork(torch_private.HasSource, dist.Work):
         if result is not None and outputs is not None:
             with torch_private.NoModes(), torch.no_grad():
                 if isinstance(outputs, list):
-                    for x, part in zip(outputs, result):
-                        world.memory.write(x, part)
+                    world.memory.write_all(outputs, result)
                     if settled := world.shared(self._event, result, outputs):
                         copies = outputs, settled
                 else:
@@ -442,7 +441,6 @@ class ThreadedJob:
             torch_private.by_thread(False)
             sys.excepthook = hook
             before.take()
-
 
     # --- the end --------------------------------------------------------------------------
 

@@ -8,12 +8,13 @@ from typing import Any, Callable, Sequence
 
 import torch
 
+from ..judge import diagnose
 from ..log import messages
 from ..log.calls import Call
 from ..log.collectives import all_ranks, of
 from ..log.event import Event
 from ..pretend.tensor_values import TensorValues, cut
-from ..pretend.world import Rank, World
+from ..pretend.world import HARMLESS, Rank, World
 from ..rank.callers import with_text
 
 KEPT_ELEMENTS = 1 << 22  # of partial sums that a reduce leaves on other ranks than its root
@@ -29,6 +30,10 @@ class TorchValues(TensorValues):
 
     def write(self, x: Any, source: Any) -> None:
         x.data.copy_(source.reshape(x.shape))  # which autograd doesn't notice, as it doesn't notice gloo
+
+    def write_all(self, tensors: list, sources: Sequence[Any]) -> None:
+        parts = [s if s.shape == x.shape else s.reshape(x.shape) for x, s in zip(tensors, sources)]
+        torch._foreach_copy_([x.data for x in tensors], parts)
 
     def join(self, parts: Sequence[Any]) -> torch.Tensor:
         return torch.cat([part.reshape(-1) for part in parts])
@@ -59,7 +64,9 @@ class TorchWorld(World):
         self._make, self._woken = make, woken
         self._given: dict[int, Any] = {}  # id(event) -> copies of what it passes in, until all have got its results
         self._settled: dict[int, Settled] = {}  # id(a call's first event)
-        self._flawed: set[int] = set()  # likewise, of calls that can't end
+        self._flawed: dict[int, Call] = {}  # by id, those that can't end
+        # By id, calls with a root that some ranks have not made, and the ranks that have: not all wait for all.
+        self._begun: dict[int, tuple[Call, set[int]]] = {}
         super().__init__(world_size, TorchValues(), check, with_text=cache(with_text))
 
     def make_rank(self, number: int) -> Rank:
@@ -72,27 +79,48 @@ class TorchWorld(World):
                 self._released.setdefault(id(event), self.moves)
         super().emit(rank, message)
         if isinstance(message, messages.Called):
-            self.ranks[rank].events.append(message.event)
-            self._posted[id(message.event)] = self.moves
-            if not message.event.is_from_anyone and (call := self.monitor.call_of(message.event)).is_complete:
-                self._woken(call)
+            self._add(message.event)
+
+    def _add(self, event: Event) -> None:
+        """Note a call that a rank has made."""
+        self.ranks[event.rank].events.append(event)
+        self._posted[id(event)] = self.moves
+        if event.is_from_anyone:
+            return
+        call = self.monitor.call_of(event)
+        if of(event.op).root or id(call) in self._begun:
+            self._begun.setdefault(id(call), (call, set()))[1].add(event.rank)
+            if (diagnose.mismatch(call, event) or "written") not in HARMLESS:
+                self._flawed[id(call)] = call
+        if call.is_complete:
+            self._begun.pop(id(call), None)
+            self._woken(call)
+
+    def refuse(self, event: Event) -> None:
+        super().refuse(event)
+        call = self.monitor.call_of(event)
+        self._flawed[id(call)] = call
 
     def keep(self, event: Event, inputs: Any) -> None:
         """Keep what a call passes in, as it is now."""
-        self._given[id(event)] = self.snapshot(inputs)
+        if of(event.op).root != "src" or event.rank == event.root:
+            self._given[id(event)] = self.snapshot(inputs)
 
     def is_complete(self, event: Event) -> bool:
-        if not event.is_from_anyone:
-            call = self.monitor.call_of(event)
-            if not call.is_complete and event.nbytes and not event.is_message and of(event.op).gloo is all_ranks:
-                return False  # without a look at who has made it
-            if id(call.events[0]) in self._flawed:
+        if event.is_from_anyone:
+            return super().is_complete(event)
+        call, collective = self.monitor.call_of(event), of(event.op)
+        if id(call) in self._flawed:
+            return False
+        if not call.is_complete and event.nbytes and not event.is_message:  # without a look at all who have made it
+            if collective.gloo is all_ranks:
                 return False
-            complete = super().is_complete(event)
-            if not complete and call.is_complete and not call.is_message:
-                self._flawed.add(id(call.events[0]))
-            return complete
-        return super().is_complete(event)
+            if event.op != "reduce":
+                return set(map(event.group.__getitem__, collective.gloo(*places(event)))) <= self._begun[id(call)][1]
+        complete = super().is_complete(event)
+        if not complete and call.is_complete and not call.is_message:
+            self._flawed[id(call)] = call
+        return complete
 
     def result(self, event: Event) -> Any:
         call = self.monitor.call_of(event)
@@ -101,9 +129,11 @@ class TorchWorld(World):
         collective = of(event.op)
         if collective.gives is None or not call.is_complete and not event.nbytes:
             return None  # nothing to move, and so nobody is waited for
+        place, root, _ = places(event)
+        if collective.root == "src" and root is not None:
+            source = self._input_of(next((e for e in call if e.rank == event.root), None), collective.gives)
+            return collective.result({root: source}, place, root, list)
         settled = self._settled_of(call, collective.gives)
-        place = event.group.index(event.rank)
-        root = event.group.index(event.root) if event.root in event.group else None
         if not collective.reduces:
             if collective.gets == "all" and collective.gives == "own" and root is None:
                 return settled.inputs
@@ -207,6 +237,12 @@ class TorchWorld(World):
         if op == "AVG":
             total, passed = total / size, None if passed is None else passed / size
         return total, None if passed is None else list(passed)
+
+
+def places(event: Event) -> tuple[int, int | None, int]:
+    """A rank's place in the group, the root's, if it is inside, and the group's size."""
+    group = event.group
+    return group.index(event.rank), group.index(event.root) if event.root in group else None, len(group)
 
 
 def _is_even(call: Call) -> bool:

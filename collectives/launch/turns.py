@@ -14,7 +14,7 @@ import sys
 import threading
 from io import StringIO
 from types import FrameType
-from typing import Callable
+from typing import Any, Callable, NamedTuple
 
 import numpy as np
 import torch
@@ -32,12 +32,43 @@ class RunOver(BaseException):
     """The run is over: raised in a rank, wherever it is."""
 
 
+class Numbers(NamedTuple):
+    """Random numbers that a process has once.  place: where their state is in memory."""
+
+    place: int
+    get: Callable[[], Any]
+    set: Callable[[Any], None]
+    new: Callable[[], Any]
+
+    @property
+    def state(self) -> bytes:
+        """Whatever is drawn first, it changes: a look takes a hundredth of the time of `get`."""
+        return ctypes.string_at(self.place, 2500)  # of a Mersenne Twister, 624 words and a position in them
+
+
+NUMBERS = (
+    Numbers(
+        id(random._inst) + object.__basicsize__, random.getstate, random.setstate, lambda: random.Random().getstate()
+    ),
+    Numbers(
+        np.random.get_bit_generator().ctypes.state_address, np.random.get_state, np.random.set_state,
+        lambda: np.random.RandomState().get_state(),
+    ),
+)  # fmt: skip
+
+
 class Belongings:
-    """A rank's own copy of a process's state; at first, the present state."""
+    """A rank's own copy of a process's state; at first, the present state.
+
+    Random numbers that a rank has drawn none of are nobody's: the next rank that has drawn none finds them in place.
+    """
+
+    nobodys = [False] * len(NUMBERS)
 
     def __init__(self) -> None:
         self.environ = {name: os.environ.get(name) for name in PLACES}
         self.recorder, self.steps = kernel.recorder, list(step_marks.counting)
+        self._numbers, self._states = [None] * len(NUMBERS), [b""] * len(NUMBERS)
         self.leave()
 
     def of_rank(self, rank: int, world_size: int) -> Belongings:
@@ -46,7 +77,7 @@ class Belongings:
         self._stdout = self._stderr = self.printed = StringIO()
         self._groups = torch_private.GroupState()
         self._torch = torch.Generator().manual_seed(random.SystemRandom().getrandbits(63)).get_state()
-        self._python, self._numpy = random.Random().getstate(), np.random.RandomState().get_state()
+        self._numbers = [None] * len(NUMBERS)
         return self
 
     def take(self) -> None:
@@ -55,19 +86,24 @@ class Belongings:
         for name, value in self.environ.items():
             if value is None:
                 os.environ.pop(name, None)
-            else:
+            elif os.environ.get(name) != value:
                 os.environ[name] = value
         torch_private.set_groups(self._groups)
         torch.set_rng_state(self._torch)
-        random.setstate(self._python)
-        np.random.set_state(self._numpy)
+        for k, kind in enumerate(NUMBERS):
+            numbers = self._numbers[k]
+            if numbers is not None or not self.nobodys[k]:
+                kind.set(kind.new() if numbers is None else numbers)
+            self.nobodys[k], self._states[k] = numbers is None, kind.state
         kernel.recorder, step_marks.counting[:] = self.recorder, self.steps
 
     def leave(self) -> None:
         """Keep them as they are now."""
         self._stdout, self._stderr, self._main = sys.stdout, sys.stderr, sys.modules["__main__"]
-        self._groups = torch_private.groups()
-        self._torch, self._python, self._numpy = torch.get_rng_state(), random.getstate(), np.random.get_state()
+        self._groups, self._torch = torch_private.groups(), torch.get_rng_state()
+        for k, kind in enumerate(NUMBERS):
+            if self._numbers[k] is not None or kind.state != self._states[k]:
+                self._numbers[k], self.nobodys[k] = kind.get(), False
 
 
 class Turn:

@@ -9,7 +9,7 @@ import torch.distributed as dist
 from ..log.collectives import of
 from ..log.event import Event, Value, as_list
 from .point_to_point import peer
-from .tensors import aliased, are_reordered, has_gaps
+from .tensors import aliased, non_dense
 from .torch_private import schema
 
 # c10d operator -> (torch.distributed's name, argument that the rank passes in, argument with its result)
@@ -123,12 +123,8 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         strided = first.layout == torch.strided
         event.strides = first.stride() if strided and not first.is_contiguous() else None
         event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
-    gaps_in = any(map(has_gaps, all_in))
-    gaps_out = gaps_in if all_out is all_in else any(map(has_gaps, all_out))
-    if gaps_in or gaps_out:
-        event.non_dense = ("in",) * gaps_in + ("out",) * gaps_out
-    elif all_out is not all_in and are_reordered(all_in, all_out):
-        event.non_dense = ("order",)
+    if any([t.layout != torch.strided or not t.is_contiguous() for t in (*all_in, *all_out)]):
+        event.non_dense = non_dense(all_in, all_out)
     event.misuse = "aliased" if len(all_out) > 1 and aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
 

@@ -52,6 +52,12 @@ def are_reordered(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> bo
     return len({_order(t) for t in (*inputs, *outputs) if t.layout == torch.strided and t.numel() > 1}) > 1
 
 
+def non_dense(inputs: list[torch.Tensor], outputs: list[torch.Tensor]) -> tuple[str, ...]:
+    """The irregular layouts of a call's tensors, as in Event.non_dense."""
+    gaps = ("in",) * any(map(has_gaps, inputs)) + ("out",) * any(map(has_gaps, outputs))
+    return gaps or ("order",) * (outputs is not inputs and are_reordered(inputs, outputs))
+
+
 def _order(tensor: torch.Tensor) -> tuple[int, ...]:
     """The dimensions of a tensor that have more than one index, from the largest stride to the smallest."""
     dims = [d for d, n in enumerate(tensor.shape) if n > 1]

@@ -14,13 +14,12 @@ LINES = (  # a pattern of lines that a notebook understands, and their Python
 )
 
 
-@functools.cache  # a rank runs its cells in one world after the other
-def compiled(source: str, file: str = "<answer>") -> types.CodeType:
+def code_of(source: str, file: str = "<answer>") -> types.CodeType:
     """The code of a cell, of which %%time, !pip and the like are left out. Raises SyntaxError with a sentence."""
     flaws, without = [], functools.reduce(lambda text, line: re.sub(*line, text, flags=re.MULTILINE), LINES, source)
     for text in (source, without):
         try:
-            return _compiled(text, file)
+            return _compile(text, file)
         except SyntaxError as flaw:
             flaws.append(flaw)
     number, line = flaws[0].lineno, (flaws[0].text or "").strip()
@@ -32,7 +31,7 @@ def compiled(source: str, file: str = "<answer>") -> types.CodeType:
     raise SyntaxError(f"{message}\n    {line}".rstrip(), (file, number, None, None))
 
 
-def _compiled(source: str, file: str) -> types.CodeType:
+def _compile(source: str, file: str) -> types.CodeType:
     if odd := re.search("[\0\ud800-\udfff]", source):  # NUL, and halves of characters
         line = source[: odd.start()].count("\n") + 1
         raise SyntaxError(f"{odd[0]!a} is a character that no program has", (file, line, None, None))

@@ -18,7 +18,7 @@ from typing import Any, Callable
 import torch
 import torch.distributed as dist
 
-from collectives.rank.tensors import aliased, are_reordered, has_gaps
+from collectives.rank.tensors import aliased, has_gaps, non_dense
 
 from .protocol import FrameReader, decode, encode, frame
 
@@ -81,8 +81,7 @@ class Uplink:
         stored = details.pop("stored", given)
         if not all(tensor.is_contiguous() for tensor in (*stored, *outputs)):
             details["strides"] = next((t.stride() for t in [*stored, *outputs][:1] if not t.is_contiguous()), None)
-            gaps = ["in"] * any(map(has_gaps, stored)) + ["out"] * any(map(has_gaps, outputs))
-            details["non_dense"] = gaps or ["order"] * are_reordered(stored, outputs)
+            details["non_dense"] = non_dense(stored, outputs)
         if len(outputs) > 1:
             details["aliased"] = aliased(outputs)
         if op in ("scatter", "reduce_scatter", "all_to_all_single"):

@@ -4,6 +4,7 @@ In each world the cells run again, as in a notebook that is restarted.  Data tha
 reveals nothing about a later one, whose inputs are drawn independently and sent once all ranks have returned.
 """
 
+import functools
 import io
 import os
 import random
@@ -22,10 +23,12 @@ import torch
 from helpers.exercise.on_rank import LATE_SECONDS, File, outcome
 
 from . import seccomp
-from .cell import compiled
+from .cell import code_of
 from .process_group import ANSWER, Uplink, join, open_to
 from .protocol import decode, encode
 from .shipped import PRETENDED
+
+cell_code = functools.cache(code_of)  # in one world after the other
 
 
 def live(sock: socket.socket, memory: int, closed_in: bool) -> None:
@@ -109,7 +112,7 @@ def _answer(job: dict[str, Any]) -> Any:
     trouble = None
     for name, source in job["cells"]:
         try:
-            exec(compiled(source, f"{ANSWER}{name}>"), vars(module))
+            exec(cell_code(source, f"{ANSWER}{name}>"), vars(module))
         except BaseException as error:
             trouble = trouble or error
     if job["function"] not in vars(module):
