@@ -34,7 +34,7 @@ lab: env ## open the course in JupyterLab
 	@$(IN_ENV) -I tools/check.py --once
 	@$(IN_ENV) -I tools/lab.py $(ARGS)
 
-test: check ## test the packages, validate a fifth of the notebooks
+test: check ## test the packages, validate a few of the notebooks
 	$(PYTEST) $(ARGS) $(OR_ALONE)
 
 test-all: check ## the same and the long tests; of many alike, and of the notebooks, a part

@@ -25,7 +25,7 @@ LONGEST = (
 # changed; the night all. tests/test_exercises.py judges answers to every exercise.
 QUICK = {
     "notebooks": (
-        "00_start_here", "05_many_to_many", "07_groups", "09_algorithms", "your_tools",
+        "00_start_here", "05_many_to_many", "07_groups", "your_tools",
     ),
     "solutions": ("02_distributed_mean",),
 }  # fmt: skip

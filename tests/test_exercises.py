@@ -608,6 +608,7 @@ def test_a_ring_that_goes_wrong_is_followed_chunk_by_chunk():
     assert task.follow(answers.the_other_way_round, 4) is None and task.follow(answers.deadlock, 4) is None
 
 
+@pytest.mark.slow
 def test_a_check_before_its_answer_says_what_to_run_and_a_right_one_what_is_next():
     with kernels(1) as (k,):
         k.run(f"{SETUP}\nimport torch.distributed as dist\nfrom helpers.exercise import check_budget, check_values")

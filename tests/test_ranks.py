@@ -23,6 +23,7 @@ def complaints(folder):
     return subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=folder).stdout
 
 
+@pytest.mark.slow
 def test_every_implementation_has_all_that_a_session_uses():
     found = complaints(ROOT)
     assert found.startswith("Success: no issues found"), found
