@@ -138,7 +138,7 @@ def test_versions_are_renewed_only_when_the_tests_have_passed(end, tmp_path):
     (tmp_path / "constraints.txt").write_text("# head\ntorch==2\n")
     # Its tests say that they run, and end as they are told.
     (tmp_path / "Makefile").write_text(
-        "test-nightly:\n\t@echo tests run; sh -c 'read word || echo nobody ended them; test $$word = passes' && true\n"
+        "test-all:\n\t@echo tests run; sh -c 'read word || echo nobody ended them; test $$word = passes' && true\n"
     )
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
     here = {"cwd": tmp_path, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}

@@ -1,6 +1,6 @@
 """Takes the newest versions that fit together on every Python of the course:   make renew
 
-A resolver (uv) rewrites constraints.txt; a new environment gets these versions, every test and notebook runs in it, and
+A resolver (uv) rewrites constraints.txt; a new environment gets these versions, `make test-all` runs in it, and
 the changes are listed.  If a test fails, or it is interrupted, the old file comes back.  The versions that are held
 back, and why: [tool.uv] in pyproject.toml.
 """
@@ -66,7 +66,7 @@ def main() -> int:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, lambda number, _: signals.append(number))
     FILE.write_text(after, encoding="utf-8")
-    command = ["make", "test-nightly", "VENV=.venv-renew"]
+    command = ["make", "test-all", "VENV=.venv-renew"]  # half an hour; the rest comes at night, in CI
     with subprocess.Popen(command, cwd=ROOT, start_new_session=True) as tests:
         while tests.poll() is None:
             if signals:
