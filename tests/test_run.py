@@ -495,6 +495,8 @@ def test_a_result_that_nobody_can_read_is_named():
         elif way == "metrics[...].double(...)":
             metrics = {"loss": torch.ones(1)}
             dist.all_reduce(metrics["loss"].double())
+        elif way == "x.clone(...)":
+            dist.all_reduce(x.clone(memory_format=torch.contiguous_format))
         elif way == "x / ...":
             dist.all_reduce(x / 2)
         elif way == "model.weight.detach(...)":
@@ -511,6 +513,7 @@ def test_a_result_that_nobody_can_read_is_named():
         "x[...].contiguous()": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "x[...], a copy": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "metrics[...].double(...)": "Ranks 0 and 1 got the result of all_reduce #1 (",
+        "x.clone(...)": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "x / ...": "Ranks 0 and 1 got the result of all_reduce #1 (",
         "model.weight.detach(...)": "Rank 1 got the result of broadcast #1 (",
         "model.bias.detach(...)": "Rank 1 got the result of recv #1 (",
