@@ -99,13 +99,12 @@ def _first_argument(code: CodeType, at: int) -> Argument | None:
 _SHORT = {"contiguous": ".contiguous()"}
 _INDEXES = {"BINARY_SUBSCR", "BINARY_SLICE"}
 _LOAD_PAIRS = {"LOAD_FAST_LOAD_FAST", "LOAD_FAST_BORROW_LOAD_FAST_BORROW"}  # variables at once, from Python 3.13 onward
-_KEYWORDS = {"KW_NAMES", "LOAD_CONST"}  # what names a call's keyword arguments, from 3.12 and from 3.13 onward
 _LOADS = {"LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_ATTR"}
 
 
 def _calls_next(parts: list[dis.Instruction], step: dis.Instruction) -> bool:
     """Whether an attribute is a method that the program calls, as Python has it from 3.12 onward."""
-    following = [after for after in parts[parts.index(step) + 1 :] if after.opname not in _KEYWORDS]
+    following = [x for x in parts[parts.index(step) + 1 :] if x.opname not in ("KW_NAMES", "LOAD_CONST")]  # keywords
     return step.opname == "LOAD_ATTR" and bool(following) and following[0].opname.startswith("CALL")
 
 
