@@ -89,6 +89,16 @@ def test_the_first_page_moves_within_a_second_and_leads_on(open_page):
         assert target in page.get_by_role("link", name=name).first.get_attribute("href")
 
 
+def test_the_first_page_moves_in_a_window_lower_than_its_figure(chrome, site):
+    context = chrome.browser.new_context(viewport={"width": 844, "height": 130})
+    page = context.new_page()
+    page.goto((site / "index.html").as_uri())
+    figure = page.locator(".collectives").first
+    figure.locator(".sheet").evaluate("e => e.scrollIntoView({ block: 'start' })")
+    figure.locator(".count", has_text="1 of 6").wait_for()
+    context.close()
+
+
 def test_search_finds_the_page_that_was_written_for_it_first(chrome, site):
     page, found = chrome.new_page(), {}
     for query in SOUGHT:
@@ -127,8 +137,10 @@ def test_a_search_leads_to_the_section_and_the_lists_beside_a_page_to_where_the_
 def test_steps_move_with_buttons_and_keys_and_say_where_data_came_from(open_page):
     page = open_page("notebooks/98_played.html")
     ring, chain = page.locator(".collectives").nth(0), page.locator(".collectives").nth(1)
+    high = ring.bounding_box()["height"]
     ring.get_by_role("button", name="one step on").click()
     ring.locator("[aria-live]", has_text="step 1: 0 -> 1 +d, 1 -> 2 +a").wait_for()
+    assert ring.bounding_box()["height"] == high, "longer words move what is below"
     ring.get_by_role("slider").focus()
     page.keyboard.press("End")
     ring.locator(".count", has_text="6 of 6").wait_for()
@@ -137,6 +149,7 @@ def test_steps_move_with_buttons_and_keys_and_say_where_data_came_from(open_page
     chain.get_by_role("button", name="Play").click()
     chain.locator(".count", has_text="3 of 3").wait_for()
     chain.get_by_role("button", name="Play").wait_for()
+    assert chain.evaluate(STEP_BACK) == "0", "a lane changes once the message has arrived"
 
 
 def test_a_prediction_is_marked_in_two_stages(open_page):

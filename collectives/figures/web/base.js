@@ -48,7 +48,7 @@ const STYLE = `
 .collectives button { font: inherit; min-height: 32px; padding: 3px 10px; color: inherit; background: transparent;
   border: 1px solid #8889; border-radius: 6px; cursor: pointer }
 .collectives button.primary, .collectives button[aria-pressed=true] { border: 2px solid var(--mark); font-weight: 600 }
-.collectives button[aria-busy] { opacity: .5 }
+.collectives button[aria-busy] { opacity: .7 }
 .collectives :is(button, input, summary, textarea, [tabindex]):focus-visible { outline: 2px solid var(--mark); outline-offset: 1px }
 .collectives input { font: inherit; color: inherit; accent-color: var(--mark) }
 .collectives input[type=range] { flex: 1 1 130px; max-width: 420px; min-width: 90px }
@@ -64,6 +64,8 @@ const STYLE = `
 .collectives pre { margin: 6px 0; overflow-x: auto; font-size: 12px; line-height: 1.35; background: none; color: inherit; white-space: pre }
 .collectives pre.prose { white-space: pre-wrap; overflow-wrap: anywhere; word-break: normal }
 .collectives .soft { opacity: .78; font-size: 13px; min-height: 1.45em }
+.collectives .roomy { display: grid } .collectives .roomy > *, .collectives .roomy::after { grid-area: 1 / 1; min-width: 0; overflow-wrap: anywhere }
+.collectives .roomy::after { content: attr(data-longest); visibility: hidden }
 .collectives .yes { color: var(--yes) } .collectives .no { color: var(--no) }
 .collectives .row { display: flex; flex-wrap: wrap; align-items: center; gap: 4px; margin: 4px 0 }
 .collectives .who { flex: 0 0 70px; white-space: nowrap; text-align: right; padding-right: 6px; border-right: 4px solid }

@@ -7,6 +7,7 @@ const SLOW_PAUSE = 2200 // milliseconds
 function steps(el, data, at = {}) {
   const root = frame(el), last = data.says.length - 1
   const says = h("div", { "aria-live": "polite" }), count = h("output", { class: "count" })
+  const longest = data.says.reduce((a, b) => (b.length > a.length ? b : a), "") // it keeps the room, so nothing below moves
   const pointed = h("div", { class: "soft", role: "status" }), sheet = h("div", { class: "sheet" })
   const paint = (data.view === "grid" ? gridOf : lanesOf)(data, said => (pointed.textContent = said))
   let clock = null
@@ -50,14 +51,16 @@ function steps(el, data, at = {}) {
     h("b", {}, data.title),
     h("div", { class: "bar" }, play, h("button", { onclick: by(-1), "aria-label": "one step back" }, "◀"), range.input,
       h("button", { onclick: by(1), "aria-label": "one step on" }, "▶"), count),
-    says, sheet, pointed)
+    h("div", { class: "roomy", "data-longest": longest }, says), sheet, pointed)
   show(at.value ?? 0)
   if (data.plays && !still()) whenSeen(sheet, () => clock || play.click())
 }
 
-/** Does something once, when most of an element is in view. */
+/** Does something once, when most of an element is in view, or most of the view is of a taller one. */
 function whenSeen(element, does) {
-  const watching = new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && (watching.disconnect(), does()), { threshold: 0.6 })
+  const most = ({ intersectionRect, boundingClientRect }) => intersectionRect.height >= 0.6 * Math.min(boundingClientRect.height, innerHeight)
+  const watching = new IntersectionObserver(seen => seen.some(most) && (watching.disconnect(), does()),
+    { threshold: Array.from({ length: 21 }, (_, k) => k / 20) })
   watching.observe(element)
 }
 
@@ -198,19 +201,22 @@ function lanesOf(data, tell) {
   const notes = Math.max(0, ...Object.values(data.notes).map(said => said.length * 7 + 16))
   const wide = x(data.steps.length) + notes + 8, high = y(ranks.at(-1)) + 40
 
+  /** A rank's line after k steps: what step k brings replaces what is there as its message arrives. */
   function lane(rank, k) {
-    const drawn = h("g"), own = data.owners.includes(rank)
-    let from = left, tint = own ? colour(rank) : null
-    const line = to => drawn.append(...lined({ x1: from, x2: to, y1: y(rank), y2: y(rank) }, 6, tint))
+    const drawn = h("g"), own = data.owners.includes(rank), end = x(data.steps.length)
+    let from = left, tint = own ? colour(rank) : null, how = null
+    const line = (to, how) => drawn.append(h("g", { class: how }, ...lined({ x1: from, x2: to, y1: y(rank), y2: y(rank) }, 6, tint)))
     for (const [s, step] of data.steps.slice(0, k).entries()) {
       for (const [, target, , origin, arrived] of step) {
         if (own || target !== rank || !arrived) continue
         line(x(s + 1) - 12)
         from = x(s + 1) - 12
+        if (s === k - 1) line(end, "goes")
         tint = colour(origin)
+        how = s === k - 1 ? "comes" : null
       }
     }
-    line(x(data.steps.length))
+    line(end, how)
     return drawn
   }
 
