@@ -15,8 +15,16 @@ addEventListener("DOMContentLoaded", () => {
     title.textContent = document.title.split(" - ")[0]
     document.querySelector("article")?.prepend(title)
   }
-  for (const box of document.querySelectorAll("pre, .still, table.docutils, .table-wrapper, .sheet")) watcher.observe(box)
+  document.querySelector("article")?.append(...document.querySelectorAll(".back-to-top")) // all that is seen is in a landmark
+  watch(document)
+  const come = list => list.forEach(({ addedNodes }) => addedNodes.forEach(part => part.parentElement && watch(part.parentElement)))
+  new MutationObserver(come).observe(document.body, { childList: true, subtree: true }) // figures make more of them
 })
+
+/** What of this may be wider than the page. */
+function watch(part) {
+  for (const box of part.querySelectorAll("pre, .still, table.docutils, .table-wrapper, .sheet, .picture")) watcher.observe(box)
+}
 
 // Of each list beside a page, the entry of where the reader is stays in view.
 function follow(list, entry) {
