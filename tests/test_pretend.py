@@ -24,6 +24,14 @@ HANGS = {
     "an error": "x = torch.ones(1)\n    if r == 1:\n        x[5]\n    dist.all_reduce(x)",
     "groups": "dist.new_group([0, 1 + r % 2])",
     "orders": "x = torch.arange(6.).view(2, 3)\n    dist.reduce_scatter(x, [torch.ones(3, 2).t() for _ in range(n)])",
+    "a stack": "x = torch.ones(3)\n    out = torch.zeros(n, 3)\n    dist.all_gather_single(out, x)",
+    "lists of several sizes": "many = [torch.ones(k + 1) for k in range(n)]\n    dist.all_to_all([torch.zeros(2) for _ in many], many)",
+    "lists of other sizes": "dist.all_to_all([torch.zeros(3) for _ in range(n)], [torch.ones(2) for _ in range(n)])",
+    "a list too short": "dist.all_to_all([torch.zeros(1) for _ in range(n)], [torch.ones(1)])",
+    "kinds": "x = [torch.zeros(1).long() for _ in range(n)]\n    dist.all_gather(x, torch.ones(1))",
+    "one kind each": "dist.reduce_scatter_single(torch.zeros(1).long(), torch.ones(n))",
+    "early change": "x = torch.ones(2)\n    w = dist.all_reduce(x, async_op=True)\n    x += 1\n    w.wait()",
+    "not of the group": "g = dist.new_group([0, 1])\n    if r < 2:\n        dist.broadcast(torch.ones(1), 2, group=g)",
     "an output's order": "y = torch.zeros(2, n).t()\n    dist.all_to_all_single(y, torch.ones(n, 2))",
 }
 RIGHT = {

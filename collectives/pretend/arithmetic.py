@@ -15,6 +15,7 @@ from . import dtypes
 from .autograd import Following, backward, follow, follow_choice, follow_view, writes_into
 from .dtypes import Absent, dtype
 from .printing import written
+from .refusals import TYPE_NAMES
 from .tensor import Tensor, broadcast, nested, new, place, spread, tensor
 
 Function = Callable[..., Any]
@@ -85,19 +86,12 @@ def _binary(name: str, function: Function, slopes: Function | None = None, kind:
 
     def in_place(x: Tensor, y: Any) -> Any:
         writes_into(x)
-        result = plain(x.detach(), y.detach() if isinstance(y, Tensor) else y)
+        old = new(x.peek(), x.shape, x.dtype) if x.storage.guards else x.detach()  # to write is more than to read
+        result = plain(old, y.detach() if isinstance(y, Tensor) else y)
         if result is NotImplemented:
             return result
         if dtypes.category(result.dtype) > dtypes.category(x.dtype):
-            names = {
-                "bool": "Bool",
-                "int64": "Long",
-                "int32": "Int",
-                "uint8": "Byte",
-                "float32": "Float",
-                "float64": "Double",
-            }
-            source, target = names.get(result.dtype.name, result.dtype.name), names.get(x.dtype.name, x.dtype.name)
+            source, target = (TYPE_NAMES.get(kind.name, kind.name) for kind in (result.dtype, x.dtype))
             raise RuntimeError(f"result type {source} can't be cast to the desired output type {target}")
         if result.shape != x.shape:
             raise RuntimeError(

@@ -15,7 +15,7 @@ class Node(NamedTuple):
     """How a result was computed."""
 
     inputs: tuple[Tensor, ...]
-    backward: Backward
+    backward: Backward | None  # None: it was called, and what it needs is gone
 
 
 class Following:
@@ -98,7 +98,12 @@ def backward(
             if tensor.node is None:
                 tensor.grad = gradient_of_it.clone() if tensor.grad is None else tensor.grad.add_(gradient_of_it)
                 continue
-            for x, part in zip(tensor.node.inputs, tensor.node.backward(gradient_of_it)):
+            if tensor.node.backward is None:
+                raise Absent("this page has no second backward() through what one has been through")
+            parts = tensor.node.backward(gradient_of_it)
+            if not retain_graph:
+                tensor.node = tensor.node._replace(backward=None)
+            for x, part in zip(tensor.node.inputs, parts):
                 if part is not None and x.requires_grad:
                     sums[id(x)] = sums[id(x)] + part if id(x) in sums else part
 

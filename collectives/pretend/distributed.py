@@ -61,6 +61,9 @@ class GroupHandle:
     def __hash__(self) -> int:
         return hash(self.members)
 
+    def __repr__(self) -> str:
+        return "<torch.distributed.distributed_c10d.ProcessGroup object>"
+
     def name(self) -> str:
         return "gloo"
 
@@ -113,6 +116,14 @@ def _check_list(value: Any, name: str) -> None:
             f"Invalid function argument. Expected parameter `{name}` of type List[torch.Tensor]\n"
             f"             but got {type(value)} with elements of type {kinds}."
         )
+
+
+def _check_kinds(*values: Any) -> None:
+    """Raises torch's error about tensors, or lists of them, of several kinds."""
+    dtypes = [x.dtype for value in values for x in _tensors(value)]
+    for dtype in dtypes:
+        if dtype is not dtypes[0]:
+            raise ValueError(f"Invalid usage of tensors with different dtypesFound {dtypes[0]} and  {dtype}")
 
 
 def _reduction(op: Any) -> str:
@@ -215,7 +226,7 @@ def _root_of(members: RankGroup, root: Any, group_root: Any, default: int | None
         return members.ranks[group_root]
     number = operator.index(root)
     if number not in members.ranks and len(members.ranks) < here().world.size:
-        raise ValueError(f"Global rank {number} is not part of group {members}")
+        raise ValueError(f"Global rank {number} is not part of group {GroupHandle(members)}")
     return number
 
 
@@ -343,6 +354,7 @@ def all_gather(
 ) -> Work | None:
     _check_list(tensor_list, "tensor_list")
     _check_tensor(tensor, "tensor")
+    _check_kinds(tensor_list, tensor)
     members = _group_of(group)
     if members is None:
         return _outside("all_gather")
@@ -373,6 +385,7 @@ def gather(
     _check_tensor(tensor, "tensor")
     if gather_list:
         _check_list(gather_list, "gather_list")
+        _check_kinds(tensor, gather_list)
     members = _group_of(group)
     if members is None:
         return _outside("gather")
@@ -389,6 +402,7 @@ def scatter(
     _check_tensor(tensor, "tensor")
     if scatter_list:
         _check_list(scatter_list, "scatter_list")
+        _check_kinds(tensor, scatter_list)
     members = _group_of(group)
     if members is None:
         return _outside("scatter")
@@ -403,6 +417,7 @@ def reduce_scatter(
 ) -> Work | None:
     _check_tensor(output, "output")
     _check_list(input_list, "input_list")
+    _check_kinds(output, input_list)
     members = _group_of(group)
     if members is None:
         return _outside("reduce_scatter")
@@ -430,6 +445,7 @@ def all_to_all(
         return _outside("all_to_all")
     _check_list(output_tensor_list, "output_tensor_list")
     _check_list(input_tensor_list, "input_tensor_list")
+    _check_kinds(output_tensor_list, input_tensor_list)
     return _issue("all_to_all", members, list(input_tensor_list), output_tensor_list, async_op)
 
 
@@ -442,6 +458,7 @@ def all_to_all_single(
         return _outside("all_to_all_single")
     _check_tensor(output, "output")
     _check_tensor(input, "input")
+    _check_kinds(output, input)
     splits = tuple(tuple(map(operator.index, part or ())) for part in (input_split_sizes, output_split_sizes))
     return _issue("all_to_all_single", members, input, output, async_op, splits=(splits[0], splits[1]))
 
@@ -461,7 +478,7 @@ def _peer(members: RankGroup, number: Any, act: str) -> int:
     if number in members.ranks:
         return number
     if size < here().world.size:
-        raise ValueError(f"Global rank {number} is not part of group {members}")
+        raise ValueError(f"Global rank {number} is not part of group {GroupHandle(members)}")
     valid = f"Ranks are 0 to {size - 1}" if size > 1 else "The only rank is 0"
     raise ValueError(
         f"there is no rank {number} to {act}. {valid}; on a ring, use (rank + 1) % {size} and (rank - 1) % {size}."
@@ -523,13 +540,7 @@ def irecv(
 
 
 def send(
-    tensor: Tensor,
-    dst: Any = None,
-    group: Any = None,
-    tag: int = 0,
-    group_dst: Any = None,
-    *,
-    within: str | None = None,
+    tensor: Tensor, dst: Any = None, group: Any = None, tag: int = 0, group_dst: Any = None, *, within: str | None = None
 ) -> None:
     work = isend(tensor, dst, group, tag, group_dst, within=within, blocking=True)
     if work is not None:
@@ -537,13 +548,7 @@ def send(
 
 
 def recv(
-    tensor: Tensor,
-    src: Any = None,
-    group: Any = None,
-    tag: int = 0,
-    group_src: Any = None,
-    *,
-    within: str | None = None,
+    tensor: Tensor, src: Any = None, group: Any = None, tag: int = 0, group_src: Any = None, *, within: str | None = None
 ) -> int:
     work = irecv(tensor, src, group, tag, group_src, within=within, blocking=True)
     if work is None:
@@ -563,14 +568,8 @@ class P2POp:
                 "Invalid ``op``. Expected ``op`` to be of type ``torch.distributed.isend`` or ``torch.distributed.irecv``."
             )
         _check_tensor(tensor, "tensor")
-        self.op, self.tensor, self.peer, self.group, self.tag, self.group_peer = (
-            op,
-            tensor,
-            peer,
-            group,
-            tag,
-            group_peer,
-        )
+        self.op, self.tensor, self.peer, self.group = op, tensor, peer, group
+        self.tag, self.group_peer = tag, group_peer
 
 
 def batch_isend_irecv(p2p_op_list: list[P2POp]) -> list[Work]:

@@ -7,7 +7,10 @@ from typing import Any, Iterable
 from ..log.event import Event, as_list
 
 BITWISE = ("BAND", "BOR", "BXOR")
-TYPE_NAMES = {"int64": "Long", "int32": "Int", "uint8": "Byte", "bool": "Bool", "int16": "Short", "int8": "Char"}
+TYPE_NAMES = {
+    "int64": "Long", "int32": "Int", "uint8": "Byte", "bool": "Bool", "int16": "Short", "int8": "Char", "float32": "Float",
+    "float64": "Double",
+}  # fmt: skip
 C_NAMES = {
     "float32": "float", "float64": "double", "int64": "long int", "int32": "int", "uint8": "unsigned char", "bool": "bool",
     "int16": "short int", "int8": "signed char", "float16": "c10::Half", "bfloat16": "c10::BFloat16",
@@ -43,11 +46,16 @@ def refusal(event: Event, inputs: Any, outputs: Any) -> str | None:
         case "reduce_scatter":
             return _wrong_length(op, "input", inputs, size) or _unlike(op, outputs, inputs)
         case "reduce_scatter_single":
+            if outputs.dtype is not inputs.dtype:
+                kinds = " vs. ".join(C_NAMES.get(_name(x), _name(x)) for x in (outputs, inputs))
+                return f"Check failed: outputTensors[i].dtype() == inputTensors[i].dtype() ({kinds})."
             rows_out, rows_in = (x.shape[0] if x.shape else 0 for x in (outputs, inputs))
             if rows_out * size != rows_in:
                 return (
                     f"Check failed: outputShape[0] * worldSize == inputShape[0] ({rows_out * size} vs. {rows_in})."
                 )
+        case "all_to_all":
+            return _unexchanged(inputs, outputs, size)
         case "all_to_all_single":
             return _unsplit(event, inputs, outputs, size)
     return None
@@ -99,12 +107,19 @@ def _ungathered(output: Any, input: Any, size: int) -> str | None:
     rows = output.shape[0] if output.shape else 0
     if output.numel() % size or rows % size:
         return f"ProcessGroupGloo::allgather: invalid output tensor list at index 0 (expected length {size}, got {rows})"
-    if output.dtype is not input.dtype:
-        return _expected("allgather", "type", 0, _options(input), _options(output))
-    if output.numel() != input.numel() * size:
-        part = output.chunk(size)[0] if output.shape else output
-        return _expected("allgather", "size", 0, _sizes(input), _sizes(part))
-    return None
+    part = output.chunk(size)[0] if output.shape else output
+    return _unlike("allgather", input, [part])
+
+
+def _unexchanged(inputs: list, outputs: list, size: int) -> str | None:
+    """The error for lists that don't fit."""
+    for role, tensors in (("input", inputs), ("output", outputs)):
+        if len(tensors) != size:
+            return f"ProcessGroupGloo::alltoall: {role} tensor list size {len(tensors)} does not match world size {size}"
+    flaw = _unlike("alltoall", inputs[0], inputs) or _unlike("alltoall", outputs[0], outputs)
+    if not flaw and inputs[0].shape != outputs[0].shape:
+        return "ProcessGroupGloo::alltoall: input and output tensors must have the same size"
+    return flaw
 
 
 def _unsplit(event: Event, input: Any, output: Any, size: int) -> str | None:
