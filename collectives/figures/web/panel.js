@@ -10,7 +10,7 @@ const PANEL = `
 .collectives .beside { display: flex; flex-wrap: wrap; gap: 4px 20px; align-items: flex-start }
 .collectives .controls { flex: 1 1 290px } .collectives .seen { flex: 100 1 0; min-width: 0; max-width: 100% }
 .collectives .seen.stale { opacity: .35 }
-.collectives[aria-busy] .seen { opacity: .45; transition: opacity .1s .15s }
+.collectives[aria-busy] .seen { opacity: .6; transition: opacity .1s .15s }
 .collectives .bars { display: grid; grid-template-columns: max-content minmax(0, 1fr) max-content; gap: 2px 10px; align-items: center; margin-top: 6px }
 .collectives .bars > * { grid-column: 2 } .collectives .bars > .name { grid-column: 1; text-align: right }
 .collectives .bars > .said { grid-column: 3; font-size: 12px } .collectives .bars > .legend { font-size: 12px; margin-bottom: 10px }
