@@ -7,7 +7,7 @@ const SLOW_PAUSE = 2200 // milliseconds
 function steps(el, data, at = {}) {
   const root = frame(el), last = data.says.length - 1
   const says = h("div", { "aria-live": "polite" }), count = h("output", { class: "count" })
-  const longest = data.says.reduce((a, b) => (b.length > a.length ? b : a), "") // it keeps the room, so nothing below moves
+  const [longest] = [...data.says].sort((a, b) => b.length - a.length) // it keeps the room, so nothing below moves
   const pointed = h("div", { class: "soft", role: "status" }), sheet = h("div", { class: "sheet" })
   const paint = (data.view === "grid" ? gridOf : lanesOf)(data, said => (pointed.textContent = said))
   let clock = null
@@ -56,11 +56,10 @@ function steps(el, data, at = {}) {
   if (data.plays && !still()) whenSeen(sheet, () => clock || play.click())
 }
 
-/** Does something once, when most of an element is in view, or most of the view is of a taller one. */
+/** Does something once, when most of an element, or most of the window, shows it. */
 function whenSeen(element, does) {
-  const most = ({ intersectionRect, boundingClientRect }) => intersectionRect.height >= 0.6 * Math.min(boundingClientRect.height, innerHeight)
-  const watching = new IntersectionObserver(seen => seen.some(most) && (watching.disconnect(), does()),
-    { threshold: Array.from({ length: 21 }, (_, k) => k / 20) })
+  const threshold = 0.6 * Math.min(1, innerHeight / element.offsetHeight)
+  const watching = new IntersectionObserver(([{ isIntersecting }]) => isIntersecting && (watching.disconnect(), does()), { threshold })
   watching.observe(element)
 }
 
