@@ -5,12 +5,15 @@ import os
 import pty
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
 import threading
 import time
+from functools import partial
 from pathlib import Path
+from subprocess import PIPE
 from urllib.error import URLError
 from urllib.request import urlopen
 
@@ -60,6 +63,20 @@ def test_in_a_terminal_the_installer_shows_the_last_line_of_what_it_starts_and_a
     assert "late" in seen and "ERROR: no disk" in seen and "\n" not in seen
     for end in (ours, theirs):
         os.close(end)
+
+
+@pytest.mark.parametrize("script", ["check", "lab"])
+def test_control_c_while_something_loads_prints_no_traceback(script):
+    """Once its first module is there that takes long to load."""
+    watched = f"import runpy, sys; sys.argv = ['{script}.py', '--no-browser']; runpy.run_path('tools/{script}.py', run_name='__main__')"
+    slow = {"check": "torch", "lab": "jupyterlab_server"}[script]
+    command = [sys.executable, "-X", "importtime", "-c", watched]
+    interrupt = partial(signal.signal, signal.SIGINT, signal.default_int_handler)  # a job in the background ignores it
+    with subprocess.Popen(command, cwd=ROOT, stdout=PIPE, stderr=PIPE, text=True, preexec_fn=interrupt) as loads:
+        seen = next(line for line in loads.stderr if f" {slow}." in line)
+        loads.send_signal(signal.SIGINT)
+        seen += loads.stderr.read()
+    assert loads.returncode in (130, -signal.SIGINT) and "Traceback" not in seen
 
 
 def test_check_names_a_course_that_is_not_installed(tmp_path):

@@ -2,19 +2,17 @@
 
 import json
 import os
+import signal
 import sys
 import webbrowser
 from contextlib import suppress
 from pathlib import Path
 
-import zmq
-from jupyter_core.paths import jupyter_config_dir
-from jupyterlab.commands import get_workspaces_dir
-from jupyterlab_server.workspaces_handler import WorkspacesManager
-
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = "notebooks/00_start_here.ipynb"
 WORKSPACE = "collectives"
+QUIET = "import signal; signal.signal(signal.SIGINT, signal.SIG_DFL); "  # until Jupyter deals with Control-C
+JUPYTERLAB = QUIET + "from jupyterlab.labapp import main; main()"
 SETTINGS = {
     "@jupyter-widgets/jupyterlab-manager:plugin": {"saveState": True},
     "@jupyterlab/apputils-extension:notification": {"fetchNews": "false", "checkForUpdates": False},
@@ -50,6 +48,9 @@ def arrange() -> None:
     workspace.json has the outline at the left and the first chapter; behind it the cheat sheet, and progress.md, which
     contents.py writes when it is read: at first, and by labextensions/ whenever its tab is looked at.
     """
+    from jupyterlab.commands import get_workspaces_dir
+    from jupyterlab_server.workspaces_handler import WorkspacesManager
+
     manager = WorkspacesManager(get_workspaces_dir())
     if WORKSPACE not in [known["metadata"]["id"] for known in manager.list_workspaces()]:
         with suppress(OSError):  # no folder to write in: JupyterLab then opens as usual
@@ -57,9 +58,12 @@ def arrange() -> None:
 
 
 def main(options: list[str]) -> None:
+    import zmq  # it and the rest of Jupyter take seconds, in which Control-C must be quiet
+    from jupyter_core.paths import jupyter_config_dir
+
     settle()
     arrange()
-    command = [sys.executable, "-m", "jupyterlab", "--log-level=ERROR", "--LabApp.log_level=ERROR"]
+    command = [sys.executable, "-c", JUPYTERLAB, "--log-level=ERROR", "--LabApp.log_level=ERROR"]
     # A file named on the command line would make its folder the root, and links out of it dead.
     command += [f"--ServerApp.root_dir={ROOT}", f"--LabApp.default_url=/lab/workspaces/{WORKSPACE}/tree/{FIRST}"]
     command.append("--ServerApp.contents_manager_class=tools.contents.Contents")
@@ -84,4 +88,5 @@ def main(options: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     main(sys.argv[1:])
