@@ -163,6 +163,7 @@ class TracedWork(HasSource, Work):
 
 for _name in ("is_success", "exception", "result", "get_future_result", "_get_op_type", "_get_duration"):
     setattr(TracedWork, _name, _passed_on(_name))
+TracedWork.timeout = property(lambda self: self.inner.timeout)  # which torch has from 2.15 on
 
 
 @partial(never_compiled, callees=False)
