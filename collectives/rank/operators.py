@@ -123,7 +123,7 @@ def read(operator: str, given: dict[str, Any], ranks: tuple[int, ...], rank: int
         strided = first.layout == torch.strided
         event.strides = first.stride() if strided and not first.is_contiguous() else None
         event.nbytes = sum([t.numel() * t.element_size() for t in tensors])
-    if any([t.layout != torch.strided or not t.is_contiguous() for t in (*all_in, *all_out)]):
+    if any([t.layout == torch.strided and not t.is_contiguous() for t in (*all_in, *all_out)]):
         event.non_dense = non_dense(all_in, all_out)
     event.misuse = "aliased" if len(all_out) > 1 and aliased(all_out) else None
     return Reading(event, inputs, outputs, all_in, all_out)
