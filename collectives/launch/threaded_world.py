@@ -15,6 +15,7 @@ from ..log.collectives import all_ranks, of
 from ..log.event import Event
 from ..pretend.tensor_values import TensorValues, cut
 from ..pretend.world import HARMLESS, Rank, World
+from ..rank import torch_private
 from ..rank.callers import with_text
 
 KEPT_ELEMENTS = 1 << 22  # of partial sums that a reduce leaves on other ranks than its root
@@ -33,7 +34,7 @@ class TorchValues(TensorValues):
 
     def write_all(self, tensors: list, sources: Sequence[Any]) -> None:
         parts = [s if s.shape == x.shape else s.reshape(x.shape) for x, s in zip(tensors, sources)]
-        torch._foreach_copy_([x.data for x in tensors], parts)
+        torch_private.copy_all([x.data for x in tensors], parts)
 
     def join(self, parts: Sequence[Any]) -> torch.Tensor:
         return torch.cat([part.reshape(-1) for part in parts])

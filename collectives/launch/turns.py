@@ -48,7 +48,7 @@ class Numbers(NamedTuple):
 
 NUMBERS = (
     Numbers(
-        id(random._inst) + object.__basicsize__, random.getstate, random.setstate, lambda: random.Random().getstate()
+        id(random.seed.__self__) + object.__basicsize__, random.getstate, random.setstate, lambda: random.Random().getstate()
     ),
     Numbers(
         np.random.get_bit_generator().ctypes.state_address, np.random.get_state, np.random.set_state,

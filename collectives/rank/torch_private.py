@@ -225,6 +225,7 @@ def fake_backend() -> bool:
 PRETENDING = Feature("run(..., pretend=True)")
 _Groups = PRETENDING.takes("torch.distributed.distributed_c10d._World", object)
 PRETENDING.takes("torch.distributed.distributed_c10d._world")
+copy_all = PRETENDING.takes("torch._foreach_copy_")
 by_thread = PRETENDING.takes("torch._C._distributed_c10d._set_thread_isolation_mode")  # whether C++ keeps groups so
 
 
