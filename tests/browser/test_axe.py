@@ -25,6 +25,7 @@ USED = """async () => {
         scrollTo(0, place)
         await drawn()
     }
+    for (const fades of document.getAnimations()) if (fades.effect.getComputedTiming().endTime < Infinity) fades.finish()
     return document.querySelectorAll('.collectives, details').length
 }"""
 

@@ -17,8 +17,8 @@ addEventListener("DOMContentLoaded", () => {
   }
   document.querySelector("article")?.append(...document.querySelectorAll(".back-to-top")) // all that is seen is in a landmark
   watch(document)
-  const come = list => list.forEach(({ addedNodes }) => addedNodes.forEach(part => part.parentElement && watch(part.parentElement)))
-  new MutationObserver(come).observe(document.body, { childList: true, subtree: true }) // figures make more of them
+  const changed = list => new Set(list.map(({ target }) => target)).forEach(watch)
+  new MutationObserver(changed).observe(document.body, { childList: true, subtree: true }) // figures make more of them
 })
 
 /** What of this may be wider than the page. */
