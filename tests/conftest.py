@@ -24,11 +24,9 @@ LONGEST = (
 # Notebooks whose stored outputs `make test` compares. `make test-all` compares an eighth of the others, and what
 # changed; the night all. tests/test_exercises.py judges answers to every exercise.
 QUICK = {
-    "notebooks": (
-        "00_start_here", "05_many_to_many", "07_groups", "your_tools",
-    ),
+    "notebooks": ("00_start_here", "05_many_to_many", "your_tools"),
     "solutions": ("02_distributed_mean",),
-}  # fmt: skip
+}
 
 
 def pytest_collection_modifyitems(config, items):

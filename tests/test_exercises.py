@@ -102,14 +102,15 @@ def named(answer, name):
 def in_one_run(functions):
     """By function, each named as its task: by world size, what it does in all of its cases.
 
-    There is one run of a world size for all of them: to start ranks takes longer than most answers.
+    There is one run of a world size for all of them: to start ranks takes longer than most answers. By day there are
+    three sizes (few_sizes).
     """
 
     def each(k, *arguments):
         return functions[k](*arguments)
 
     came = [{} for _ in functions]
-    for world_size in WORLD_SIZES:
+    for world_size in check_cells.WORLD_SIZES:
         tried = [
             (k, case)
             for k, function in enumerate(functions)

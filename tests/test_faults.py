@@ -12,7 +12,7 @@ from helpers import run
 from tests import ROOT
 from tests.corpus import faults
 from tests.kernels import SETUP, kernels
-from tests.sampling import is_taken, when
+from tests.sampling import is_taken, one_in, when
 
 
 def strays():
@@ -71,23 +71,23 @@ SUM = """
 @pytest.mark.parametrize(
     "wrapper",
     [
-        pytest.param('exec "$@" <&-', id="closed stdin", marks=pytest.mark.slow),
+        pytest.param('exec "$@" <&-', id="closed stdin", marks=one_in(0, 2)),
         pytest.param(
             'unshare --uts sh -c \'hostname "no such host"; exec "$@"\' sh "$@"',
             id="odd hostname",
-            marks=pytest.mark.slow,
+            marks=one_in(1, 2),
         ),
         pytest.param(
             "unshare --net sh -c 'ip link set lo up && echo 1 > /proc/sys/net/ipv6/conf/all/disable_ipv6 && "
             'exec "$@"\' sh "$@"',
             id="no IPv6",
-            marks=pytest.mark.slow,
+            marks=one_in(2, 2),
         ),
         pytest.param(
             "mkdir full && unshare --mount sh -c 'mount -t tmpfs -o size=4k none full && export TMPDIR=$PWD/full && "
             'head -c 4096 /dev/zero > full/all && exec "$@"\' sh "$@"',
             id="full temporary folder",
-            marks=pytest.mark.slow,
+            marks=one_in(3, 2),
         ),
     ],
 )

@@ -18,7 +18,7 @@ from helpers.exercise.feedback import explain
 from helpers.exercise.judgment import judge
 from helpers.exercise.task import Attempt, Task
 from helpers.exercise.tasks import TASKS
-from tests.sampling import one_in, is_taken, when
+from tests.sampling import is_taken, when
 
 SOME = [
     pytest.param(name, marks=when(k % 6 == 0, each_push=is_taken(k, 6)))
@@ -226,13 +226,8 @@ def test_whatever_a_rank_sends_there_is_a_verdict(name):
         forged(TASKS[name], case, seed)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=one_in(k))
-        for k, name in enumerate(("distributed_mean", "average_in_buckets", "load_columns"))
-    ],
-)
+@pytest.mark.nightly
+@pytest.mark.parametrize("name", ["distributed_mean", "average_in_buckets", "load_columns"])
 def test_whatever_a_rank_sends_ten_thousand_times_there_is_a_verdict(name):
     case = next(case for case in TASKS[name].cases if case.world_size == 1)
     for seed in range(10_000):

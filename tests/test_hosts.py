@@ -209,6 +209,7 @@ except HostsUnavailable as error:
 """
 
 
+@pytest.mark.slow
 @needs_hosts
 def test_a_system_that_refuses_is_told_at_once():
     script = WITHOUT_RIGHTS.replace("UID", str(os.geteuid()))

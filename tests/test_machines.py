@@ -184,6 +184,7 @@ print(len(read) > 0)
 """
 
 
+@pytest.mark.slow
 def test_files_are_read_when_a_figure_is_asked_for():
     done = subprocess.run([sys.executable, "-c", READ], capture_output=True, text=True, timeout=120)
     assert done.stdout.split() == ["0", "True"], done.stderr

@@ -98,7 +98,7 @@ def executed(program, launcher, limit=300):
 @pytest.mark.parametrize(
     "first, launcher",
     [
-        pytest.param("", [], id="this machine", marks=pytest.mark.slow),
+        pytest.param("", [], id="this machine", marks=pytest.mark.nightly),
         pytest.param("", TORCHRUN, id="engines of torchrun", marks=pytest.mark.nightly),
         pytest.param(HOSTS, [], id="hosts", marks=[needs_hosts, pytest.mark.nightly]),
         pytest.param(CLUSTER, [], id="engines of ipyparallel", marks=one_in(1, 2)),

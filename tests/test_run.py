@@ -750,7 +750,7 @@ def test_ranks_that_wait_for_each_other_are_told_to_keep_one_order_of_calls_or_o
         run(groups, world_size=2)
 
 
-@pytest.mark.parametrize("n", [2, *slow(4, 5, 8)])
+@pytest.mark.parametrize("n", [2, *slow(4, 5), pytest.param(8, marks=pytest.mark.nightly)])
 def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
     """The verdict names exactly the ranks that gloo leaves hanging when rank `missing` stays away."""
 

@@ -112,6 +112,7 @@ def test_answers_are_judged_as_in_the_notebook(name):
         assert found.get("failure"), answer.__name__
 
 
+@pytest.mark.slow
 def test_a_price_is_the_same_without_numpy():
     wire = Port("wire", 2e9, duplex=False)
     shared = [
