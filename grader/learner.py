@@ -51,12 +51,12 @@ def grade(options: argparse.Namespace) -> int:
 
 
 def _notebooks(paths: list[Path]) -> list[Path]:
-    return [found for path in paths for found in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path])]
+    found = (file for path in paths for file in (sorted(path.glob("*.ipynb")) if path.is_dir() else [path]))
+    return list({file.resolve(): file for file in found}.values())
 
 
 def _graded(paths: list[Path], progress: Path, workers: WorkerPool) -> Iterator[Grading]:
     """The gradings of files that can be graded, remembered; the reasons why others can't be are printed."""
-
     untouched: list[Grading] = []
 
     def work() -> Iterator[WorkItem]:

@@ -27,6 +27,8 @@ HANGS = {
     "a stack": "x = torch.ones(3)\n    out = torch.zeros(n, 3)\n    dist.all_gather_single(out, x)",
     "lists of several sizes": "many = [torch.ones(k + 1) for k in range(n)]\n    dist.all_to_all([torch.zeros(2) for _ in many], many)",
     "lists of other sizes": "dist.all_to_all([torch.zeros(3) for _ in range(n)], [torch.ones(2) for _ in range(n)])",
+    "lists of each rank's size": "dist.all_to_all([torch.zeros(2 + r) for _ in range(n)], [torch.ones(2 + r) for _ in range(n)])",
+    "no group": "x = torch.ones(1)\n    dist.all_reduce(x)\n    dist.destroy_process_group()\n    print(dist.is_initialized())\n    dist.barrier()",
     "a list too short": "dist.all_to_all([torch.zeros(1) for _ in range(n)], [torch.ones(1)])",
     "kinds": "x = [torch.zeros(1).long() for _ in range(n)]\n    dist.all_gather(x, torch.ones(1))",
     "one kind each": "dist.reduce_scatter_single(torch.zeros(1).long(), torch.ones(n))",

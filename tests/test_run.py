@@ -795,6 +795,10 @@ def test_who_hangs_in_a_broadcast_is_what_gloo_does(n):
             ),
             "on the split sizes of",
         ),
+        (
+            lambda r: dist.all_to_all([torch.zeros(2 + r) for _ in range(2)], [torch.ones(2 + r) for _ in range(2)]),
+            "on the shape of all_to_all",
+        ),
         (lambda r: dist.recv(torch.zeros(2), 0) if r else dist.send(torch.ones(3), 1), "disagree on the size"),
         (
             lambda r: dist.recv(torch.zeros(2, dtype=torch.int), 0) if r else dist.send(torch.ones(2), 1),

@@ -125,7 +125,7 @@ def _differ(one: Event, other: Event) -> str | None:
     if other.dtype != one.dtype:
         return "dtype"
     backend = backends.of(one.backend)
-    if other.shape != one.shape and not of(other.op).personal and other.op not in backend.uneven:
+    if other.shape != one.shape and other.op not in backend.uneven:
         return "shape"
     dense = backend.takes_for_dense
     return "layout" if other.strides != one.strides and other.op in dense else None

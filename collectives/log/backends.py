@@ -37,8 +37,8 @@ class Backend:
     # The tensors, "in" or "out", of which it reads and writes the memory as if it were dense: numbers between the
     # view's own. (Of all others it makes a copy, or it raises.)
     takes_for_dense: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
-    # Collectives that take a list and accept a different size from each rank.
-    uneven: tuple[str, ...] = ("all_gather", "reduce_scatter", "gather", "scatter")
+    # Collectives that accept a different size from each rank; all but the last take a list.
+    uneven: tuple[str, ...] = ("all_gather", "reduce_scatter", "gather", "scatter", "all_to_all", "all_to_all_single")
     # The flight recorder holds its sends and receives.
     records_messages: bool = True
     # The flight recorder's states distinguish a queued call from a started one.
@@ -50,8 +50,8 @@ class Backend:
 # Measured by tests/corpus/mistakes.py, and ProcessGroupGloo.cpp: a Work's destructor gives up its unbound buffers;
 # RECORD_PARAM_COMMS and the recorder are called by collectives alone.
 GLOO = Backend(
-    "gloo", blocks=True, ends_with="algorithm", drops_messages=True, direct=True, connects_at_once=True, uneven=(),
-    records_messages=False,
+    "gloo", blocks=True, ends_with="algorithm", drops_messages=True, direct=True, connects_at_once=True,
+    uneven=("all_to_all_single",), records_messages=False,
     takes_for_dense={
         "all_reduce": ("in",), "reduce": ("in",), "broadcast": ("in",), "scatter": ("in", "out"),
         "reduce_scatter": ("out",), "all_to_all_single": ("out",),
@@ -63,8 +63,8 @@ GLOO = Backend(
 # gather and scatter refuse them; tensors that are not contiguous are refused; within a batch, calls return no Work.
 # ROCm's RCCL has this name and these kernels in torch, too.
 NCCL = Backend(
-    "nccl", in_stream=True, ends_with="all", matches_tags=False, uneven=("all_gather", "reduce_scatter"),
-    records_starts=True, kernels="nccl",
+    "nccl", in_stream=True, ends_with="all", matches_tags=False, records_starts=True, kernels="nccl",
+    uneven=("all_gather", "reduce_scatter", "all_to_all", "all_to_all_single"),
 )  # fmt: skip
 
 BACKENDS = {backend.name: backend for backend in (GLOO, NCCL)}

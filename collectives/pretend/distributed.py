@@ -38,7 +38,7 @@ class Here:
 
 
 def here() -> Rank:
-    if Here.world is None or Here.world.current is None:
+    if not is_initialized() or Here.world.current is None:
         raise ValueError("Default process group has not been initialized, please make sure to call init_process_group.")
     return Here.world.current
 
@@ -238,7 +238,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    return Here.world is not None
+    return Here.world is not None and not getattr(Here.world.current, "destroyed", False)
 
 
 def init_process_group(*_: Any, **__: Any) -> None:
@@ -246,7 +246,7 @@ def init_process_group(*_: Any, **__: Any) -> None:
 
 
 def destroy_process_group(group: Any = None) -> None:
-    here()
+    here().destroyed = group is None or _group_of(group) is here().world.everybody
 
 
 def get_rank(group: Any = None) -> int:

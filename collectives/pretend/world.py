@@ -262,9 +262,9 @@ class Rank:
 
     def begin(self) -> None:
         """The function is about to be called, once more."""
-        self._runs += 1
-        self.run = self._runs
+        self.run = self._runs = self._runs + 1
         self._calls = self._polled = self._grouped = 0
+        self.destroyed = False  # its process group
         self.open.clear()
         self.dropped.clear()
 
