@@ -129,6 +129,17 @@ def while_loop_stack_output():
     return x.grad
 
 
+def switch():
+    x = torch.ones(3, requires_grad=True)
+    torch._higher_order_ops.switch(1, (lambda x: x * 2, lambda x: x * 3), (x,)).sum().backward()
+    return x.grad
+
+
+def flex_gemm():
+    x = torch.arange(4.0).view(2, 2) - 1
+    return torch._higher_order_ops.flex_gemm(torch.mm, (x, x), torch.relu)
+
+
 class Doubled(torch.autograd.Function):
     generate_vmap_rule = True
     forward = staticmethod(lambda x: x * 2)
@@ -174,6 +185,7 @@ PROGRAMS = [
     wrap_activation_checkpoint, run_with_rng_state, invoke_quant, print_, while_loop_stack_output, custom_function_call,
     compiled_whole, compiled_modules,
 ]  # fmt: skip
+PROGRAMS += [program for program in (switch, flex_gemm) if hasattr(torch._higher_order_ops, program.__name__)]  # 2.15
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
