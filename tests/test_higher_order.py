@@ -185,7 +185,7 @@ PROGRAMS = [
     wrap_activation_checkpoint, run_with_rng_state, invoke_quant, print_, while_loop_stack_output, custom_function_call,
     compiled_whole, compiled_modules,
 ]  # fmt: skip
-PROGRAMS += [program for program in (switch, flex_gemm) if hasattr(torch._higher_order_ops, program.__name__)]  # 2.15
+PROGRAMS += [program for program in (switch, flex_gemm) if hasattr(torch._higher_order_ops, program.__name__)]  # 2.14
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)

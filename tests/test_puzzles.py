@@ -61,6 +61,7 @@ def without_pictures(recorded):
 
 
 def words(text):
+    text = re.sub(r"RuntimeError: [^\n]*", "RuntimeError", text)  # each torch says it in its own words
     return " ".join(re.sub(r"\.\.\. \d+ \d+ \d+", "...", text).split()) if "uint8" in text else text
 
 

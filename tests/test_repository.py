@@ -124,7 +124,7 @@ def test_what_is_pinned_runs_on_every_release_of_this_python(micro):
             installed = metadata.distribution(name)
         except metadata.PackageNotFoundError:  # for another system
             continue
-        wanted = installed.metadata["Requires-Python"]
+        wanted = installed.metadata.get("Requires-Python")
         if installed.version == version and wanted and python not in SpecifierSet(wanted):
             refused[name] = wanted
     assert refused == {}
