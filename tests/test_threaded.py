@@ -178,13 +178,19 @@ def test_the_process_is_left_as_it_was():
         random.seed(dist.get_rank())
         os.environ["RANK"] = "9"
         sys.stdout = None
+        assert torch.get_num_threads() == 1 == len(cores())
         return torch.rand(1).item()
 
-    before = torch.get_rng_state(), random.getstate(), sys.stdout, sys.excepthook, dist.new_group, os.environ.get("RANK")
+    def cores():
+        return os.sched_getaffinity(0) if sys.platform == "linux" else {0}
+
+    def state():
+        return random.getstate(), sys.stdout, sys.excepthook, dist.new_group, os.environ.get("RANK"), torch.get_num_threads(), cores()
+
+    before, numbers = state(), torch.get_rng_state()
     first, second = (run(untidy, pretend=True).results for _ in range(2))
     assert first == second and len(set(first)) == 4  # each has its own random numbers
-    after = torch.get_rng_state(), random.getstate(), sys.stdout, sys.excepthook, dist.new_group, os.environ.get("RANK")
-    assert torch.equal(before[0], after[0]) and before[1:] == after[1:] and not dist.is_initialized()
+    assert torch.equal(numbers, torch.get_rng_state()) and before == state() and not dist.is_initialized()
 
 
 def draws(seeding):

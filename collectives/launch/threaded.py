@@ -52,7 +52,7 @@ from .conversation import seldom_collected
 from .pickling import pack_call, unpack, unpack_with_definitions
 from .session import Settings
 from .threaded_world import Settled, TorchWorld
-from .turns import Belongings, RunOver, Turn, Turns
+from .turns import Belongings, RunOver, Turn, Turns, on_one_core
 from .work import called, packed
 
 MAX_RANKS = 4096
@@ -503,7 +503,7 @@ def run_pretended(settings: Settings, fresh: bool, fn: Callable, args: tuple, kw
         raise message_only(wrong)
     began, unix, verdict = time.perf_counter(), time.time(), None
     try:
-        with seldom_collected():
+        with seldom_collected(), on_one_core():
             job = ThreadedJob(settings, getattr(fn, "__name__", type(fn).__name__), payload)
             job.go()
             verdict = job.world.verdict(settings.timeout)
