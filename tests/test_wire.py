@@ -248,3 +248,23 @@ def test_descriptors_come_with_their_message():
         assert message == sent and os.read(readable, 1) == b"!"
     os.close(readable)
     os.close(writable)
+
+
+def test_variables_may_come_and_go_while_they_are_read(monkeypatch):
+    """The standbys' are read by a thread of their own, beside a program that sets some."""
+    monkeypatch.setenv("HERE_ALL_ALONG", "1")
+    read = threading.Event()
+
+    def flip():
+        while not read.is_set():
+            os.environ["COMES_AND_GOES"] = "1"
+            del os.environ["COMES_AND_GOES"]
+
+    other = threading.Thread(target=flip)
+    other.start()
+    try:
+        for _ in range(2000):
+            assert wire.ProcessContext.here().environ["HERE_ALL_ALONG"] == "1"
+    finally:
+        read.set()
+        other.join()
