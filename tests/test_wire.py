@@ -253,18 +253,19 @@ def test_descriptors_come_with_their_message():
 def test_variables_may_come_and_go_while_they_are_read(monkeypatch):
     """The standbys' are read by a thread of their own, beside a program that sets some."""
     monkeypatch.setenv("HERE_ALL_ALONG", "1")
-    read = threading.Event()
+    read, names = threading.Event(), [f"COMES_AND_GOES_{k}" for k in range(200)]
 
     def flip():
         while not read.is_set():
-            os.environ["COMES_AND_GOES"] = "1"
-            del os.environ["COMES_AND_GOES"]
+            os.environ.update(dict.fromkeys(names, "1"))
+            for name in names:
+                del os.environ[name]
 
     other, interval = threading.Thread(target=flip), sys.getswitchinterval()
     sys.setswitchinterval(1e-6)
     other.start()
     try:
-        for _ in range(500):
+        for _ in range(200):
             assert wire.ProcessContext.here().environ["HERE_ALL_ALONG"] == "1"
     finally:
         sys.setswitchinterval(interval)
