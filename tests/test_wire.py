@@ -265,7 +265,7 @@ def test_variables_may_come_and_go_while_they_are_read(monkeypatch):
     sys.setswitchinterval(1e-6)
     other.start()
     try:
-        for _ in range(200):
+        for _ in range(1000):
             assert wire.ProcessContext.here().environ["HERE_ALL_ALONG"] == "1"
     finally:
         sys.setswitchinterval(interval)
