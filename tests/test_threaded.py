@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from collectives import Mismatch, RankFailed, RunError, Stuck, run
+from collectives.launch.turns import Belongings, Turn, Turns
 from collectives.log.traffic import count
 from tests.pretended import compiled, described, differences, plain
 from tests.sampling import when
@@ -191,6 +192,18 @@ def test_the_process_is_left_as_it_was():
     first, second = (run(untidy, pretend=True).results for _ in range(2))
     assert first == second and len(set(first)) == 4  # each has its own random numbers
     assert torch.equal(numbers, torch.get_rng_state()) and before == state() and not dist.is_initialized()
+
+
+def test_a_turn_may_be_over_before_its_giver_goes_on():
+    class Quick(Turn):
+        def begin(self):
+            super().begin()
+            self._dead.acquire()  # until it has ended
+
+    given = []
+    turns = Turns(lambda: given.pop() if given else None)
+    given.append(Quick(turns, lambda: None, Belongings()))
+    turns.run(lambda: True, lambda turn: None)
 
 
 def draws(seeding):

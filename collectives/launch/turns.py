@@ -238,12 +238,12 @@ class Turns:
 
     def _hand_on(self) -> None:
         try:
-            self._current = self._choose()
-            if self._current is not None:
-                self._current.begin()
+            turn = self._current = self._choose()
+            if turn is not None:
+                turn.begin()  # from here on, others may have had theirs already
         except BaseException as error:
-            self._error, self._current = error, None
-        if self._current is None:
+            self._error, self._current, turn = error, None, None
+        if turn is None:
             self._mine.release()
 
     def _take_away(self) -> Turn | None:
