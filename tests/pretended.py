@@ -52,6 +52,8 @@ def described(event):
         str(event.dtype),
         event.line and [event.line.number, event.line.function, event.line.text],
     )
+    if event.within and "object" in event.within:  # torch 2.15 has the calls that take one tensor
+        found["op"] = event.op.removesuffix("_single")
     values = [event.before, None if event.is_undefined else event.after]
     found["values"] = [
         None
