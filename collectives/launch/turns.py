@@ -12,7 +12,7 @@ import os
 import random
 import sys
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from io import StringIO
 from types import FrameType
 from typing import Any, Callable, NamedTuple
@@ -61,15 +61,15 @@ NUMBERS = (
 @contextmanager
 def on_one_core():
     """While entered, this thread and those it starts compute on one core: there, a turn is handed on a tenth sooner."""
-    threads, cores = torch.get_num_threads(), getattr(os, "sched_getaffinity", lambda _: ())(0)
-    torch.set_num_threads(1)  # as a rank's process has
-    if cores:
-        os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()} & cores or cores)
+    threads, cores = torch.get_num_threads(), getattr(os, "sched_getaffinity", lambda _: set())(0)
     try:
+        torch.set_num_threads(1)  # as a rank's process has
+        with suppress(AttributeError, OSError):  # where a system can't, or forbids it
+            os.sched_setaffinity(0, {ctypes.CDLL(None).sched_getcpu()} & cores)
         yield
     finally:
         torch.set_num_threads(threads)
-        if cores:
+        with suppress(AttributeError, OSError):
             os.sched_setaffinity(0, cores)
 
 
