@@ -102,6 +102,7 @@ renew: .venv-release/made ## take the newest versions of all packages that pass 
 	@.venv-release/bin/python -m tools.renew
 
 licenses: check .venv-release/made ## list the packages' licenses in LICENSES.md; fails at one that isn't compatible
+	@$(VENV)/bin/python -m pip install -q --disable-pip-version-check -c constraints.txt -e ".[browser]"
 	@.venv-release/bin/python -m tools.licenses $(VENV)/bin/python
 
 check: env ## is the environment fit? ends with a real all_reduce

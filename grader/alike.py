@@ -65,7 +65,7 @@ def _typed(source: str) -> Iterator[tuple[str, bool]]:
         for token in tokenize.generate_tokens(io.StringIO(source).readline):
             if token.type not in passed:
                 yield token.string, token.type == tokenize.NAME and not keyword.iskeyword(token.string)
-    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):  # the last of Python 3.12, at a null
+    except (tokenize.TokenError, SyntaxError, ValueError, SystemError):  # this of Python 3.12.0 and 3.12.1, at a NUL
         return
 
 

@@ -26,7 +26,7 @@ def frames() -> dict[str, str]:
 
 def with_line(name: str, line: str) -> Callable:
     """The function with a line."""
-    code, file = frames()[name].replace(LACKS, line), f"<{name}>"
+    code, file = frames()[name].replace(LACKS, line), f"<{name}: {line}>"
     linecache.cache[file] = (len(code), None, code.splitlines(keepends=True), file)  # for messages that quote it
     names = {"torch": torch, "dist": dist, "__name__": "__main__"}
     exec(compile(code, file, "exec"), names)

@@ -37,7 +37,7 @@ def canonical(name: str) -> str:
 
 def installed(python: str) -> list[dict[str, str]]:
     """The pinned packages that are installed for this Python, by name: {"Name", "Version", "License"}."""
-    command = [sys.executable, "-m", "piplicenses", "--python", python, "--format", "json", "--from", "mixed"]
+    command = [sys.executable, "-m", "piplicenses", "--python", python, "--format", "json", "--from", "mixed", "--with-system"]
     rows = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
     return sorted((row for row in rows if canonical(row["Name"]) in pinned()), key=lambda row: row["Name"].lower())
 

@@ -99,8 +99,7 @@ class TorchWorld(World):
 
     def refuse(self, event: Event) -> None:
         super().refuse(event)
-        call = self.monitor.call_of(event)
-        self._flawed[id(call)] = call
+        self._flawed[id(self.monitor.call_of(event))] = self.monitor.call_of(event)
 
     def keep(self, event: Event, inputs: Any) -> None:
         """Keep what a call passes in, as it is now."""

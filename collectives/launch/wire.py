@@ -44,7 +44,8 @@ class ProcessContext:
         except FileNotFoundError as error:
             words = "the folder that this program works in is gone. Go to another one with os.chdir(), or start there"
             raise FileNotFoundError(error.errno, words) from None
-        return cls(cwd, list(sys.path), {k: v for k in os.environ if (v := os.environ.get(k)) is not None}, own.folders)
+        there = {k: v for k in os.environ if (v := os.environ.get(k)) is not None}  # dict() fails if one goes meanwhile
+        return cls(cwd, list(sys.path), there, own.folders)
 
 
 class Place(NamedTuple):

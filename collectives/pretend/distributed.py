@@ -238,7 +238,7 @@ def is_available() -> bool:
 
 
 def is_initialized() -> bool:
-    return Here.world is not None and not getattr(Here.world.current, "destroyed", False)
+    return Here.world is not None and not (Here.world.current and Here.world.current.destroyed)
 
 
 def init_process_group(*_: Any, **__: Any) -> None:
